@@ -69,7 +69,12 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
                                 .batch = batch,
                                 .num_frames = shape.frames,
                                 .tokens_a_frame = shape.tokens_a_frame()};
-  facts.spans = models::family_of(model).spans;
+  const models::Family& family = models::family_of(model);
+  facts.spans = family.spans;
+  if (family.has_text_stream) {
+    facts.text_tokens = model.text_tokens;
+    facts.reads_padding = models::pads_captions(model);
+  }
   KINORA_CHECK(!facts.spans.empty(), kConfig, "[sequence] ", models::name_of(model),
                " cannot divide the tokens of a sample among ranks. Hint: parallel.sequence=1");
   KINORA_CHECK(!shape.is_undivided, kConfig,

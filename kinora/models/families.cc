@@ -135,6 +135,8 @@ PublishedSize flux_size(std::string name, int64_t text_tokens, double guidance, 
 Family of_mmdits(Family row) {
   row.takes_any_size = true;
   row.pads_captions = true;
+  row.spans = {nn::Span::kClip};
+  row.has_text_stream = true;
   row.resolve = MMDiT::resolve;
   row.macs = MMDiT::macs;
   row.make = make<MMDiT>;

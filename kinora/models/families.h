@@ -103,7 +103,8 @@ struct Family {
   bool pads_captions = false;
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};
-  bool qk_norm = false;  ///< as published
+  bool has_text_stream = false;  ///< captions are tokens of the blocks, as the image is
+  bool qk_norm = false;          ///< as published
   /// The keys that it reads of those that not all transformers read: "window".
   std::vector<std::string> own_keys = {};
   std::vector<PublishedSize> sizes = {};

@@ -1,9 +1,16 @@
 #include "kinora/nn/sequence.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+
+#include <optional>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/token_attention.h"
 
 namespace kinora::nn {
 namespace {
@@ -90,6 +97,49 @@ at::Tensor Sequence::self_attention(const SelfAttention& attention, const at::Te
     }
   }
   return {};
+}
+
+at::Tensor Sequence::attend_packed(const SelfAttention& /*attention*/,
+                                   const at::Tensor& /*packed*/, Span /*span*/,
+                                   int64_t /*tokens_a_frame*/, const at::Tensor& /*rotary*/) const {
+  KINORA_UNREACHABLE("[sequence] this scheme has its own linears");
+}
+
+std::vector<at::Tensor> Sequence::stream_attention(ops::BlockKernels* kernels,
+                                                   const std::vector<at::Tensor>& packed,
+                                                   const std::vector<int64_t>& /*tokens*/,
+                                                   const at::Tensor& text_lengths) const {
+  return attend_streams(kernels, packed, text_lengths);
+}
+
+std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
+                                       const std::vector<at::Tensor>& packed,
+                                       const at::Tensor& text_lengths) {
+  const at::Tensor all = at::cat(packed, 1);  // [B, S, 3, H, D]
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& part : packed) {
+    sizes.push_back(part.size(1));
+  }
+  const int64_t before_text = all.size(1) - sizes.back();
+  if (kernels != nullptr) {
+    const at::Tensor lengths =
+        text_lengths.defined() ? (text_lengths + before_text).to(at::kInt) : text_lengths;
+    return ops::self_attention(*kernels, all.flatten(2).unsqueeze(2), all.size(3), {}, lengths)
+        .squeeze(2)
+        .split_with_sizes(sizes, 1);
+  }
+  std::optional<at::Tensor> attended;
+  if (text_lengths.defined()) {
+    attended = (at::arange(all.size(1), text_lengths.options()) <
+                (text_lengths + before_text).unsqueeze(1))
+                   .unsqueeze(1)
+                   .unsqueeze(1);  // [B, 1, 1, S]
+  }
+  const std::vector<at::Tensor> parts = all.permute({2, 0, 3, 1, 4}).unbind(0);  // [B, H, S, D]
+  return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], attended)
+      .transpose(1, 2)
+      .flatten(2)
+      .split_with_sizes(sizes, 1);
 }
 
 at::Tensor Sequence::window_attention(const SelfAttention& attention, const at::Tensor& x,

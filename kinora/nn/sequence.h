@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
@@ -20,6 +21,11 @@ enum class Span {
 /// Tokens [B, T, S, C] as sequences [G, N, M, C] of N tokens that lie M apart, without a copy: what
 /// SelfAttention::attend_along takes.
 [[nodiscard]] at::Tensor along(const at::Tensor& tokens, Span span);
+
+/// Attention among all tokens of streams that are here: Sequence::stream_attention of one rank.
+[[nodiscard]] std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
+                                                     const std::vector<at::Tensor>& packed,
+                                                     const at::Tensor& text_lengths);
 
 /// Windows that tile a clip from its first corner; what they reach beyond its end is no token.
 struct Windows {
@@ -64,6 +70,24 @@ class Sequence {
                                                   const at::Tensor& x, Span span,
                                                   int64_t tokens_a_frame,
                                                   const at::Tensor& rotary = {}) const;
+
+  /// Whether attend_packed() is there where tokens are divided: attention whose linears, of the own
+  /// tokens, are somebody else's.
+  [[nodiscard]] virtual bool attends_packed() const { return false; }
+  /// self_attention() without its linears: what qkv makes of the own tokens, [B, T, S', 3 C], to
+  /// what proj reads, [B, T, S', C]. Where tokens are divided.
+  [[nodiscard]] virtual at::Tensor attend_packed(const SelfAttention& attention,
+                                                 const at::Tensor& packed, Span span,
+                                                 int64_t tokens_a_frame,
+                                                 const at::Tensor& rotary) const;
+
+  /// Attention among the tokens of several streams together, normed and turned already.
+  /// packed[i]: [B, S_i', 3, H, D] of the own tokens of stream i; tokens[i]: S_i; text_lengths:
+  /// int64 [B], so many of the last stream's tokens are attended to, undefined: all. kernels:
+  /// null: without. Returns [B, S_i', H D] for each stream. kConfig where the scheme cannot.
+  [[nodiscard]] virtual std::vector<at::Tensor> stream_attention(
+      ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const;
 
   /// The same among the tokens of each window. rotary: undefined, or fp32 [N, D] of a window's N
   /// tokens, in the order frame, row, column. kConfig where not all tokens are here.

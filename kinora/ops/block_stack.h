@@ -39,6 +39,10 @@ struct SelfAttentionBody {
   /// int32 [R / N], where M is 1: only so many of a sequence's tokens are attended to. Undefined:
   /// all.
   at::Tensor key_lengths{};
+  /// Attention by something else, such as among tokens of several ranks: a differentiable, pure
+  /// function of what qkv makes, [R, 3 C], to what proj reads, [R, C]. What it adds to are the
+  /// gradients of `rule`. Empty: here.
+  std::function<at::Tensor(const at::Tensor& packed)> attend{};
 };
 
 /// Attention among the tokens of both streams: in each sample N tokens of stream 0, then L of
@@ -52,6 +56,8 @@ struct JointAttentionBody {
   std::array<Part, 2> parts;
   int64_t heads = 1;
   at::Tensor key_lengths{};  ///< int32 [B]: as SelfAttentionBody's, of N + L tokens
+  /// As SelfAttentionBody's, of both streams.
+  std::function<std::array<at::Tensor, 2>(const std::array<at::Tensor, 2>& packed)> attend{};
 };
 
 /// Attention to the pass's text.

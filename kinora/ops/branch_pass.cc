@@ -146,13 +146,55 @@ at::Tensor rows_of(const at::Tensor& tokens) {
   return tokens.view({-1, tokens.size(-1)});
 }
 
+/// What attention has made, [R, C], as the input of proj, behind whose rows there is room.
+Operand attended_operand(const BranchPass& pass, const at::Tensor& rows, int64_t room,
+                         const LinearWeights& proj) {
+  Operand operand = pass.kernels.operand(rows, pass.number(&proj), false);
+  operand.room = room;
+  return operand;
+}
+
+/// The same of rows without room.
+Operand attended_operand(const BranchPass& pass, const at::Tensor& rows,
+                         const LinearWeights& proj) {
+  const int64_t room = pass.kernels.room(proj);
+  if (room == 0) {
+    return attended_operand(pass, rows.contiguous(), 0, proj);
+  }
+  at::Tensor own = pass.kernels.empty_with_room(rows.size(0), rows.size(1), room);
+  return attended_operand(pass, own.copy_(rows), room, proj);
+}
+
+/// `rows` with that room behind each.
+at::Tensor with_room(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
+  return room > 0 ? pass.kernels.empty_with_room(rows.size(0), rows.size(1), room).copy_(rows)
+                  : rows.contiguous();
+}
+
+/// A leaf of a graph that has what `packed` has.
+at::Tensor leaf_of(const at::Tensor& packed) {
+  return packed.detach().set_requires_grad(true);
+}
+
 void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept) {
   kept.packed = linear(pass, kept.h, body.qkv);
+  if (body.attend) {
+    at::Tensor out;
+    if (pass.keeps) {
+      const at::AutoGradMode with_gradients(true);
+      kept.leaf = leaf_of(std::exchange(kept.packed, at::Tensor()));
+      kept.graph = body.attend(kept.leaf);
+      out = kept.graph.detach();
+    } else {
+      out = body.attend(kept.packed);
+    }
+    kept.last = attended_operand(pass, out, body.proj);
+    return;
+  }
   const int64_t room = pass.kernels.room(body.proj);
   kept.attended = attend_tokens(pass.kernels, tokens_of(body, kept.packed), body.heads, body.rule,
                                 pass.keeps, room, body.key_lengths);
-  kept.last = pass.kernels.operand(rows_of(kept.attended.out), pass.number(&body.proj), false);
-  kept.last.room = room;
+  kept.last = attended_operand(pass, rows_of(kept.attended.out), room, body.proj);
 }
 
 at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad dresult,
@@ -160,6 +202,12 @@ at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad 
   const at::Tensor dout = last_backward(pass, dresult, kept, body.proj);
   dresult = {};
   const int64_t room = pass.kernels.room(body.qkv);
+  if (body.attend) {
+    torch::autograd::backward({std::exchange(kept.graph, at::Tensor())}, {dout});
+    const at::Tensor dpacked = std::exchange(kept.leaf, at::Tensor()).grad();
+    return linear_backward(pass, with_room(pass, dpacked, room), room, kept.h, body.qkv,
+                           pass.wants_dh);
+  }
   const at::Tensor dpacked = rows_of(
       attend_tokens_backward(pass.kernels, tokens_of(body, dout), tokens_of(body, kept.packed),
                              kept.attended, body.heads, body.rule, room, body.key_lengths));
@@ -208,10 +256,55 @@ HeadTensors joint_heads(const JointAttentionBody& body, const at::Tensor& tokens
   return {parts.select(2, 0), parts.select(2, 1), parts.select(2, 2), lengths};
 }
 
+/// JointAttentionBody::attend, and what proj reads of it.
+void attend_elsewhere(const BranchPass& pass, const JointAttentionBody& body,
+                      const std::array<KeptBranch*, 2>& kept) {
+  std::array<at::Tensor, 2> out;
+  if (pass.keeps) {
+    const at::AutoGradMode with_gradients(true);
+    for (KeptBranch* part : kept) {
+      part->leaf = leaf_of(std::exchange(part->packed, at::Tensor()));
+    }
+    out = body.attend({kept[0]->leaf, kept[1]->leaf});
+    for (size_t i = 0; i < kept.size(); ++i) {
+      kept[i]->graph = out[i];
+      out[i] = out[i].detach();
+    }
+  } else {
+    out = body.attend({kept[0]->packed, kept[1]->packed});
+  }
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (body.parts[i].proj.weight.defined()) {
+      kept[i]->last = attended_operand(pass, out[i], body.parts[i].proj);
+    }
+  }
+}
+
+/// Its backward: the gradients of what qkv has made.
+std::array<at::Tensor, 2> attend_elsewhere_backward(const std::array<at::Tensor, 2>& dout,
+                                                    const std::array<KeptBranch*, 2>& kept) {
+  std::vector<at::Tensor> graphs;
+  std::vector<at::Tensor> gradients;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    at::Tensor graph = std::exchange(kept[i]->graph, at::Tensor());
+    if (dout[i].defined()) {
+      graphs.push_back(std::move(graph));
+      gradients.push_back(dout[i]);
+    }
+  }
+  torch::autograd::backward(graphs, gradients);
+  return {std::exchange(kept[0]->leaf, at::Tensor()).grad(),
+          std::exchange(kept[1]->leaf, at::Tensor()).grad()};
+}
+
 void inner(const BranchPass& pass, const JointAttentionBody& body,
            const std::array<KeptBranch*, 2>& kept) {
   for (size_t i = 0; i < kept.size(); ++i) {
     kept[i]->packed = linear(pass, kept[i]->h, body.parts[i].qkv);
+  }
+  if (body.attend) {
+    attend_elsewhere(pass, body, kept);
+    return;
   }
   const at::Tensor ready = place_all(pass, body, kept);
   const HeadTensors heads = joint_heads(body, ready, body.key_lengths);
@@ -232,33 +325,24 @@ void inner(const BranchPass& pass, const JointAttentionBody& body,
       continue;
     }
     const at::Tensor out = tokens.part(attended.out, i);
-    const int64_t room = pass.kernels.room(proj);
-    at::Tensor rows;
-    if (room > 0) {
-      rows = pass.kernels.empty_with_room(tokens.batch * tokens.count[i], out.size(2), room);
-      rows.view(out.sizes()).copy_(out);
-    } else {
-      rows = out.reshape({-1, out.size(2)});
-    }
-    kept[i]->last = pass.kernels.operand(rows, pass.number(&proj), false);
-    kept[i]->last.room = room;
+    kept[i]->last = attended_operand(pass, out.reshape({-1, out.size(2)}), proj);
   }
 }
 
-std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& body,
-                                   std::array<ResultGrad, 2> dresults,
-                                   const std::array<KeptBranch*, 2>& kept) {
+/// The gradients of what qkv has made, from those of what attention has made (undefined: zero).
+std::array<at::Tensor, 2> attend_backward(const BranchPass& pass, const JointAttentionBody& body,
+                                          const std::array<at::Tensor, 2>& dout,
+                                          const std::array<KeptBranch*, 2>& kept) {
   const JointTokens tokens(pass, kept);
   AttendedTokens attended = std::exchange(kept[0]->attended, {});
-  const at::Tensor dout = at::empty_like(attended.out);
+  const at::Tensor dall = at::empty_like(attended.out);
   for (size_t i = 0; i < kept.size(); ++i) {
-    at::Tensor part = tokens.part(dout, i);
-    if (const LinearWeights& proj = body.parts[i].proj; proj.weight.defined()) {
-      part.copy_(last_backward(pass, dresults[i], *kept[i], proj).view(part.sizes()));
+    at::Tensor part = tokens.part(dall, i);
+    if (dout[i].defined()) {
+      part.copy_(dout[i].view(part.sizes()));
     } else {
       part.zero_();
     }
-    dresults[i] = {};
   }
   if (!attended.ready.defined()) {
     attended.ready = place_all(pass, body, kept);
@@ -266,19 +350,40 @@ std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& b
   const HeadTensors heads = joint_heads(body, attended.ready, body.key_lengths);
   const at::Tensor dready = body.key_lengths.defined() ? at::zeros_like(attended.ready)
                                                        : at::empty_like(attended.ready);
-  pass.kernels.attend_backward(dout.view(heads.q.sizes()), heads,
+  pass.kernels.attend_backward(dall.view(heads.q.sizes()), heads,
                                attended.out.view(heads.q.sizes()), attended.lse,
                                joint_heads(body, dready, {}));
-  attended = {};
-  std::array<at::Tensor, 2> dh;
+  std::array<at::Tensor, 2> dpacked;
   for (size_t i = 0; i < kept.size(); ++i) {
     const JointAttentionBody::Part& part = body.parts[i];
     const at::Tensor packed = std::exchange(kept[i]->packed, at::Tensor());
-    const int64_t room = pass.kernels.room(part.qkv);
-    const at::Tensor dpacked = empty_like(pass, packed, room);
+    dpacked[i] = empty_like(pass, packed, pass.kernels.room(part.qkv));
     pass.kernels.place_heads_backward(part.rule, packed, body.heads, tokens.part(dready, i),
-                                      dpacked);
-    dh[i] = linear_backward(pass, dpacked, room, kept[i]->h, part.qkv, pass.wants_dh);
+                                      dpacked[i]);
+  }
+  return dpacked;
+}
+
+std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& body,
+                                   std::array<ResultGrad, 2> dresults,
+                                   const std::array<KeptBranch*, 2>& kept) {
+  std::array<at::Tensor, 2> dout;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (const LinearWeights& proj = body.parts[i].proj; proj.weight.defined()) {
+      dout[i] = last_backward(pass, dresults[i], *kept[i], proj);
+    }
+    dresults[i] = {};
+  }
+  std::array<at::Tensor, 2> dpacked = body.attend ? attend_elsewhere_backward(dout, kept)
+                                                  : attend_backward(pass, body, dout, kept);
+  dout = {};
+  std::array<at::Tensor, 2> dh;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const LinearWeights& qkv = body.parts[i].qkv;
+    const int64_t room = pass.kernels.room(qkv);
+    const at::Tensor own = std::exchange(dpacked[i], at::Tensor());
+    dh[i] = linear_backward(pass, body.attend ? with_room(pass, own, room) : own, room, kept[i]->h,
+                            qkv, pass.wants_dh);
     kept[i]->h = {};
   }
   return dh;

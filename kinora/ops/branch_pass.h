@@ -53,7 +53,7 @@ struct KeptBranch {
   at::Tensor hidden_pre{};
   Operand attention_last{};  ///< of a ParallelBody's attention; `last` is its MLP's
   Operand last{};       ///< the input of the last linear
-  at::Tensor leaf{};    ///< a function's input
+  at::Tensor leaf{};    ///< a function's input, also of attention by something else
   at::Tensor graph{};   ///< and its result, with its graph
   at::Tensor result{};  ///< what the branch adds to the stream, before its gate
 };

@@ -90,19 +90,23 @@ void for_each(const at::Tensor& ready, const at::Tensor& packed, int64_t heads,
 
 /// What the function needs besides tensors, through the context's IValue map.
 struct Held : torch::CustomClassHolder {
-  Held(BlockKernels& kernels, int64_t heads, HeadRule rule)
-      : kernels(kernels), heads(heads), rule(std::move(rule)) {}
+  Held(BlockKernels& kernels, int64_t heads, HeadRule rule, at::Tensor key_lengths)
+      : kernels(kernels),
+        heads(heads),
+        rule(std::move(rule)),
+        key_lengths(std::move(key_lengths)) {}
   BlockKernels& kernels;
   const int64_t heads;
   const HeadRule rule;
+  const at::Tensor key_lengths;
 };
 
 struct SelfAttention : torch::autograd::Function<SelfAttention> {
   static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<Held>& held,
                             const at::Tensor& given) {
     const at::Tensor packed = given.contiguous();
-    const AttendedTokens out =
-        attend_tokens(held->kernels, packed, held->heads, held->rule, /*keep=*/true);
+    const AttendedTokens out = attend_tokens(held->kernels, packed, held->heads, held->rule,
+                                             /*keep=*/true, /*room=*/0, held->key_lengths);
     context->saved_data["held"] = c10::IValue::make_capsule(held);
     context->save_for_backward({packed, out.ready, out.out, out.lse});
     return out.out;
@@ -114,7 +118,35 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
     const variable_list saved = context->get_saved_variables();
     return {at::Tensor(),
             attend_tokens_backward(held->kernels, incoming[0], saved[0],
-                                   {saved[1], saved[2], saved[3]}, held->heads, held->rule)};
+                                   {saved[1], saved[2], saved[3]}, held->heads, held->rule,
+                                   /*room=*/0, held->key_lengths)};
+  }
+};
+
+/// [R, ..] as the rows of one sample.
+at::Tensor one_sample(const at::Tensor& rows) {
+  return rows.unsqueeze(0);
+}
+
+struct RuledHeads : torch::autograd::Function<RuledHeads> {
+  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<Held>& held,
+                            const at::Tensor& given) {
+    const at::Tensor packed = given.contiguous();
+    context->saved_data["held"] = c10::IValue::make_capsule(held);
+    context->save_for_backward({packed});
+    at::Tensor out = at::empty_like(packed);
+    held->kernels.place_heads(held->rule, packed, held->heads, one_sample(out));
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& incoming) {
+    const auto held =
+        c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
+    const at::Tensor packed = context->get_saved_variables()[0];
+    at::Tensor din = at::empty_like(packed);
+    held->kernels.place_heads_backward(held->rule, packed, held->heads,
+                                       one_sample(incoming[0].contiguous()), din);
+    return {at::Tensor(), din};
   }
 };
 
@@ -176,14 +208,24 @@ at::Tensor attend_tokens_backward(BlockKernels& kernels, const at::Tensor& dout,
 }
 
 at::Tensor self_attention(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
-                          const HeadRule& rule) {
+                          const HeadRule& rule, const at::Tensor& key_lengths) {
   KINORA_CHECK(packed.dim() == 4 && packed.size(3) % (3 * heads) == 0, kShape,
                "[self_attention] packed must be [G, N, M, 3 * heads * D] with ", heads,
                " heads, got ", packed.sizes());
   if (!at::GradMode::is_enabled()) {
-    return attend_tokens(kernels, packed.contiguous(), heads, rule, /*keep=*/false).out;
+    return attend_tokens(kernels, packed.contiguous(), heads, rule, /*keep=*/false, /*room=*/0,
+                         key_lengths)
+        .out;
   }
-  return SelfAttention::apply(c10::make_intrusive<Held>(kernels, heads, rule), packed);
+  return SelfAttention::apply(c10::make_intrusive<Held>(kernels, heads, rule, key_lengths), packed);
+}
+
+at::Tensor ruled_heads(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
+                       const HeadRule& rule) {
+  return rule.is_empty()
+             ? packed
+             : RuledHeads::apply(c10::make_intrusive<Held>(kernels, heads, rule, at::Tensor()),
+                                 packed);
 }
 
 }  // namespace kinora::ops

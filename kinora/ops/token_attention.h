@@ -36,6 +36,12 @@ struct AttendedTokens {
 /// The same with autograd, for attention outside of a stack of blocks: returns [G, N, M, C].
 /// `kernels` is borrowed until backward has run.
 [[nodiscard]] at::Tensor self_attention(BlockKernels& kernels, const at::Tensor& packed,
-                                        int64_t heads, const HeadRule& rule);
+                                        int64_t heads, const HeadRule& rule,
+                                        const at::Tensor& key_lengths = {});
+
+/// Packed projections [R, 3 C] behind the rule, with autograd: for what attends elsewhere. As
+/// self_attention(), and BlockKernels::has_head_rules() must be true.
+[[nodiscard]] at::Tensor ruled_heads(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
+                                     const HeadRule& rule);
 
 }  // namespace kinora::ops

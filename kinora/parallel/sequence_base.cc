@@ -44,11 +44,18 @@ at::Tensor ShardedSequence::own_angles(const at::Tensor& rotary, int64_t num_fra
 
 at::Tensor ShardedSequence::project(const nn::SelfAttention& attention, const at::Tensor& part,
                                     int64_t tokens_a_frame, const at::Tensor& rotary) const {
-  at::Tensor angles = own_angles(rotary, part.size(1), tokens_a_frame);  // [T, s, D]
+  return ready(attention, attention.qkv.forward(part), tokens_a_frame, rotary);
+}
+
+at::Tensor ShardedSequence::ready(const nn::SelfAttention& attention, const at::Tensor& packed,
+                                  int64_t tokens_a_frame, const at::Tensor& rotary) const {
+  at::Tensor angles = own_angles(rotary, packed.size(1), tokens_a_frame);  // [T, s, D]
   if (angles.defined()) {
     angles = angles.flatten(0, 1);
   }
-  return attention.project(part.flatten(1, 2), angles).unflatten(1, {part.size(1), part.size(2)});
+  return attention
+      .norm_and_rotate(packed.flatten(1, 2).unflatten(-1, {3, attention.num_heads, -1}), angles)
+      .unflatten(1, {packed.size(1), packed.size(2)});
 }
 
 void ShardedSequence::check_part(const at::Tensor& part, int64_t tokens_a_frame) const {
@@ -71,13 +78,53 @@ at::Tensor ShardedSequence::self_attention(const nn::SelfAttention& attention, c
   return cleared(out, tokens_a_frame);
 }
 
+at::Tensor ShardedSequence::attend_packed(const nn::SelfAttention& attention,
+                                          const at::Tensor& packed, nn::Span span,
+                                          int64_t tokens_a_frame, const at::Tensor& rotary) const {
+  check_part(packed, tokens_a_frame);
+  return cleared(attend_own(attention, cleared(packed, tokens_a_frame), span, tokens_a_frame, rotary),
+                 tokens_a_frame);
+}
+
+at::Tensor ShardedSequence::attend_own(const nn::SelfAttention& /*attention*/,
+                                       const at::Tensor& /*packed*/, nn::Span /*span*/,
+                                       int64_t /*tokens_a_frame*/,
+                                       const at::Tensor& /*rotary*/) const {
+  KINORA_UNREACHABLE("[sequence] this scheme has its own linears");
+}
+
+std::vector<at::Tensor> ShardedSequence::stream_attention(ops::BlockKernels* kernels,
+                                                          const std::vector<at::Tensor>& packed,
+                                                          const std::vector<int64_t>& tokens,
+                                                          const at::Tensor& text_lengths) const {
+  // A stream as one frame, the tokens in dim 2.
+  std::vector<at::Tensor> parts;
+  for (size_t i = 0; i < packed.size(); ++i) {
+    check_part(packed[i].unsqueeze(1).flatten(3), tokens[i]);
+    parts.push_back(cleared(packed[i].unsqueeze(1), tokens[i]).squeeze(1));
+  }
+  std::vector<at::Tensor> out = attend_own_streams(kernels, parts, tokens, text_lengths);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = cleared(out[i].unsqueeze(1), tokens[i]).squeeze(1);
+  }
+  return out;
+}
+
+std::vector<at::Tensor> ShardedSequence::attend_own_streams(
+    ops::BlockKernels* /*kernels*/, const std::vector<at::Tensor>& /*packed*/,
+    const std::vector<int64_t>& /*tokens*/, const at::Tensor& /*text_lengths*/) const {
+  throw_error(ErrorKind::kConfig,
+              "[sequence] this scheme is not for attention of text and image together. Hint: "
+              "parallel.sequence_scheme auto, ulysses, ring or usp");
+}
+
 at::Tensor ShardedSequence::window_attention(const nn::SelfAttention& attention,
                                              const at::Tensor& x, const nn::Windows& windows,
                                              const at::Tensor& rotary) const {
   const int64_t tokens = windows.rows * windows.columns;
   const int64_t frames = x.size(1);
   check_part(x, tokens);
-  check_heads("attention in windows", attention, group_.size());
+  check_heads("attention in windows", attention.num_heads, group_.size());
   const WindowPlaces places = window_places(windows, frames, x.device());
   const at::Tensor angles =
       rotary.defined() ? rotary.index_select(0, places.in_window).unflatten(0, {frames, tokens})
@@ -125,9 +172,9 @@ at::Tensor attend_by_heads(const nn::SelfAttention& attention, const at::Tensor&
   return from_span(out, span, packed.size(1), packed.size(2));
 }
 
-void check_heads(const char* scheme, const nn::SelfAttention& attention, int64_t parts) {
-  KINORA_CHECK(attention.num_heads % parts == 0, kConfig, "[sequence] ", scheme, " divides ",
-               attention.num_heads, " heads among ", parts,
+void check_heads(const char* scheme, int64_t heads, int64_t parts) {
+  KINORA_CHECK(heads % parts == 0, kConfig, "[sequence] ", scheme, " divides ", heads,
+               " heads among ", parts,
                " ranks, which does not come out even. Hint: parallel.sequence_scheme ring or dsp "
                "does not divide heads");
 }

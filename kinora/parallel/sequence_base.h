@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "kinora/comm/group.h"
 #include "kinora/nn/sequence.h"
@@ -30,6 +31,13 @@ class ShardedSequence : public nn::Sequence {
   [[nodiscard]] at::Tensor self_attention(const nn::SelfAttention& attention, const at::Tensor& x,
                                           nn::Span span, int64_t tokens_a_frame,
                                           const at::Tensor& rotary) const final;
+  [[nodiscard]] at::Tensor attend_packed(const nn::SelfAttention& attention,
+                                         const at::Tensor& packed, nn::Span span,
+                                         int64_t tokens_a_frame,
+                                         const at::Tensor& rotary) const final;
+  [[nodiscard]] std::vector<at::Tensor> stream_attention(
+      ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const final;
   /// By heads, whatever the scheme: one all-to-all of the packed projections, one back. kConfig
   /// unless P divides the heads.
   [[nodiscard]] at::Tensor window_attention(const nn::SelfAttention& attention, const at::Tensor& x,
@@ -42,6 +50,16 @@ class ShardedSequence : public nn::Sequence {
   [[nodiscard]] virtual at::Tensor attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                           nn::Span span, int64_t tokens_a_frame,
                                           const at::Tensor& rotary) const = 0;
+  /// The same between the linears, where attends_packed(): packed [B, T, s, 3 C] -> [B, T, s, C].
+  [[nodiscard]] virtual at::Tensor attend_own(const nn::SelfAttention& attention,
+                                              const at::Tensor& packed, nn::Span span,
+                                              int64_t tokens_a_frame,
+                                              const at::Tensor& rotary) const;
+  /// stream_attention() of parts whose tokens that fill up are zero. kConfig where the scheme
+  /// cannot.
+  [[nodiscard]] virtual std::vector<at::Tensor> attend_own_streams(
+      ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const;
   /// Whether attend() is for attention in time, too.
   [[nodiscard]] virtual bool divides_time() const { return false; }
 
@@ -54,6 +72,9 @@ class ShardedSequence : public nn::Sequence {
   /// The packed projections of a part: [B, T, s, 3, H, D].
   [[nodiscard]] at::Tensor project(const nn::SelfAttention& attention, const at::Tensor& part,
                                    int64_t tokens_a_frame, const at::Tensor& rotary) const;
+  /// The same of what qkv has made, [B, T, s, 3 C].
+  [[nodiscard]] at::Tensor ready(const nn::SelfAttention& attention, const at::Tensor& packed,
+                                 int64_t tokens_a_frame, const at::Tensor& rotary) const;
 
  private:
   void check_part(const at::Tensor& part, int64_t tokens_a_frame) const;
@@ -68,7 +89,7 @@ class ShardedSequence : public nn::Sequence {
 [[nodiscard]] at::Tensor attend_by_heads(const nn::SelfAttention& attention,
                                          const at::Tensor& packed, nn::Span span);
 
-/// kConfig, naming the scheme, unless `parts` divides the attention's heads.
-void check_heads(const char* scheme, const nn::SelfAttention& attention, int64_t parts);
+/// kConfig, naming the scheme, unless `parts` divides the heads.
+void check_heads(const char* scheme, int64_t heads, int64_t parts);
 
 }  // namespace kinora::parallel

@@ -22,8 +22,9 @@ double real(int64_t value) {
 class Costs {
  public:
   Costs(const SequencePlan& plan, const SequenceFacts& facts) : plan_(plan), facts_(facts) {
-    const int64_t length = (facts.tokens_a_frame + facts.ranks - 1) / facts.ranks;
-    tokens_ = real(facts.batch * facts.num_frames * length);
+    const auto part_of = [&](int64_t tokens) { return (tokens + facts.ranks - 1) / facts.ranks; };
+    tokens_ = real(facts.batch * (facts.num_frames * part_of(facts.tokens_a_frame) +
+                                  part_of(facts.text_tokens)));
     part_ = tokens_ * real(facts.hidden * facts.element_bytes);
   }
 
@@ -58,6 +59,20 @@ class Costs {
   [[nodiscard]] std::string refusal() const {
     if (facts_.windows > 0 && facts_.heads % facts_.ranks != 0) {
       return std::to_string(facts_.heads) + " heads do not divide, as attention in windows needs";
+    }
+    const bool has_rings = plan_.ring_inside * plan_.ring_across > 1;
+    if (facts_.text_tokens > 0) {
+      if (plan_.scheme == SequenceScheme::kDsp || plan_.scheme == SequenceScheme::kFastSeq ||
+          plan_.scheme == SequenceScheme::kMegatron) {
+        return "not for text and image together";
+      }
+      if (has_rings && !facts_.reads_padding) {
+        return "rings read all tokens of all captions";
+      }
+      if (has_rings && (facts_.num_frames * facts_.tokens_a_frame % facts_.ranks != 0 ||
+                        facts_.text_tokens % facts_.ranks != 0)) {
+        return "the tokens do not divide, as rings of text and image need";
+      }
     }
     if (plan_.scheme == SequenceScheme::kDsp) {
       return mixes_frames() ? "attention over whole clips" : "";

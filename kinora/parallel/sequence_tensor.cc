@@ -66,7 +66,7 @@ at::Tensor gather_and_attend(const comm::Group& group, const nn::SelfAttention& 
 at::Tensor FastSeqSequence::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                    nn::Span span, int64_t tokens_a_frame,
                                    const at::Tensor& rotary) const {
-  check_heads("fastseq", attention, group().size());
+  check_heads("fastseq", attention.num_heads, group().size());
   const at::Tensor out =
       gather_and_attend(group(), attention, x, span, tokens_a_frame, rotary);  // [B, T, P s, H' D]
   return attention.proj.forward(comm::all_to_all(group(), out, /*split=*/2, /*joined=*/3));
@@ -75,7 +75,7 @@ at::Tensor FastSeqSequence::attend(const nn::SelfAttention& attention, const at:
 at::Tensor MegatronSequence::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                     nn::Span span, int64_t tokens_a_frame,
                                     const at::Tensor& rotary) const {
-  check_heads("megatron", attention, group().size());
+  check_heads("megatron", attention.num_heads, group().size());
   const at::Tensor out = gather_and_attend(group(), attention, x, span, tokens_a_frame, rotary)
                              .unflatten(2, {group().size(), x.size(2)})
                              .permute({2, 0, 1, 3, 4})

@@ -1,8 +1,11 @@
 #include "kinora/parallel/sequence_usp.h"
 
+#include <ATen/ops/cat.h>
+
 #include <utility>
 
 #include "kinora/comm/differentiable.h"
+#include "kinora/core/error.h"
 #include "kinora/parallel/ring_attention.h"
 #include "kinora/parallel/spans.h"
 
@@ -18,18 +21,64 @@ UspSequence::UspSequence(comm::Group group, comm::Group neighbours, Rings rings)
 at::Tensor UspSequence::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                nn::Span span, int64_t tokens_a_frame,
                                const at::Tensor& rotary) const {
-  check_heads("ulysses", attention, neighbours_.size());
-  const at::Tensor packed =
-      comm::all_to_all(neighbours_, project(attention, x, tokens_a_frame, rotary), /*split=*/4,
-                       /*joined=*/2);  // [B, T, U s, 3, H', D]
+  return attention.proj.forward(
+      attend_own(attention, attention.qkv.forward(x), span, tokens_a_frame, rotary));
+}
+
+at::Tensor UspSequence::attend_own(const nn::SelfAttention& attention, const at::Tensor& packed,
+                                   nn::Span span, int64_t tokens_a_frame,
+                                   const at::Tensor& rotary) const {
+  check_heads("ulysses", attention.num_heads, neighbours_.size());
+  const at::Tensor ready = comm::all_to_all(
+      neighbours_, this->ready(attention, packed, tokens_a_frame, rotary), /*split=*/4,
+      /*joined=*/2);  // [B, T, U s, 3, H', D]
   const at::Tensor out =
       rings_.size() == 1
-          ? filled_up(attend_by_heads(attention, first_of(packed, 2, tokens_a_frame), span),
-                      packed.size(2))
-                .unflatten(3, {packed.size(4), -1})
-          : ring_attention(rings_, packed, span, tokens_a_frame);  // [B, T, U s, H', D]
-  return attention.proj.forward(
-      comm::all_to_all(neighbours_, out, /*split=*/2, /*joined=*/3).flatten(3));
+          ? filled_up(attend_by_heads(attention, first_of(ready, 2, tokens_a_frame), span),
+                      ready.size(2))
+                .unflatten(3, {ready.size(4), -1})
+          : ring_attention(rings_, ready, span, tokens_a_frame);  // [B, T, U s, H', D]
+  return comm::all_to_all(neighbours_, out, /*split=*/2, /*joined=*/3).flatten(3);
+}
+
+std::vector<at::Tensor> UspSequence::attend_own_streams(ops::BlockKernels* kernels,
+                                                        const std::vector<at::Tensor>& packed,
+                                                        const std::vector<int64_t>& tokens,
+                                                        const at::Tensor& text_lengths) const {
+  check_heads("ulysses", packed.front().size(3), neighbours_.size());
+  std::vector<at::Tensor> parts;
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& part : packed) {
+    parts.push_back(comm::all_to_all(neighbours_, part, /*split=*/3, /*joined=*/1));
+    sizes.push_back(parts.back().size(1));  // [B, U s_i, 3, H', D]
+  }
+  std::vector<at::Tensor> out;
+  if (rings_.size() == 1) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      parts[i] = first_of(parts[i], 1, tokens[i]);
+    }
+    const int64_t heads = parts.front().size(3);
+    out = nn::attend_streams(kernels, parts, text_lengths);
+    for (size_t i = 0; i < out.size(); ++i) {  // [B, U s_i, H', D]
+      out[i] = filled_up(out[i].unsqueeze(1), sizes[i]).squeeze(1).unflatten(2, {heads, -1});
+    }
+  } else {
+    for (const int64_t count : tokens) {
+      KINORA_CHECK(count % group().size() == 0 && !text_lengths.defined(), kConfig,
+                   "[sequence] in a ring all tokens of text and image are attended to, and the ",
+                   group().size(), " ranks must divide them evenly, got ", count,
+                   text_lengths.defined() ? " and captions of unlike lengths" : "",
+                   ". Hint: parallel.sequence_scheme ulysses");
+    }
+    const at::Tensor all = at::cat(parts, 1).unsqueeze(1);
+    out = ring_attention(rings_, all, nn::Span::kFrame, all.size(2) * rings_.size())
+              .squeeze(1)
+              .split_with_sizes(sizes, 1);
+  }
+  for (at::Tensor& part : out) {
+    part = comm::all_to_all(neighbours_, part, /*split=*/1, /*joined=*/2).flatten(2);
+  }
+  return out;
 }
 
 }  // namespace kinora::parallel

@@ -17,10 +17,19 @@ class UspSequence : public ShardedSequence {
   /// Group rank = rings' index * U + rank among the U neighbours.
   UspSequence(comm::Group group, comm::Group neighbours, Rings rings);
 
+  [[nodiscard]] bool attends_packed() const override { return true; }
+
  protected:
   [[nodiscard]] at::Tensor attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                   nn::Span span, int64_t tokens_a_frame,
                                   const at::Tensor& rotary) const override;
+  [[nodiscard]] at::Tensor attend_own(const nn::SelfAttention& attention, const at::Tensor& packed,
+                                      nn::Span span, int64_t tokens_a_frame,
+                                      const at::Tensor& rotary) const override;
+  /// Rings want streams that ranks divide evenly, all of whose tokens are attended to.
+  [[nodiscard]] std::vector<at::Tensor> attend_own_streams(
+      ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const override;
 
  private:
   comm::Group neighbours_;

@@ -2,11 +2,15 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <optional>
+#include <vector>
 
 #include "tests/nn/random_values.h"
 
@@ -53,6 +57,43 @@ TEST(LinearTypeTest, InputIsConvertedToTheWeights) {
   const at::Tensor got = linear.forward(x);
   EXPECT_EQ(got.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(at::equal(got, linear.forward(x.to(at::kBFloat16))));
+}
+
+TEST(LinearPartsTest, PartsOfOutputsAndInputsMakeTheWhole) {
+  Linear linear(6, 5, Init::normal(1.0));
+  linear.adapt({.rank = 2, .scale = 0.5});
+  give_values(linear, at::kFloat);
+  linear.set_number(7);
+  EXPECT_EQ(linear.num_parts(), 1);
+  const ops::LinearWeights whole = linear.parts().front();
+  const at::Tensor x = normal({4, 6}, 1);
+  const at::NoGradGuard no_grad;
+  const auto of = [](const ops::LinearWeights& part, const at::Tensor& input) {
+    at::Tensor y = at::linear(input, part.weight,
+                              part.bias.defined() ? std::optional(part.bias) : std::nullopt);
+    for (const ops::LowRankWeights& update : part.updates) {
+      y.narrow(1, update.first_row, update.rows())
+          .add_(at::linear(at::linear(input, update.a), update.b), update.scale);
+    }
+    return y;
+  };
+  const at::Tensor want = of(whole, x);
+
+  linear.set_parts(Linear::Dim::kOutputs, {3, 2});
+  EXPECT_EQ(linear.num_parts(), 2);
+  std::vector<ops::LinearWeights> parts = linear.parts();
+  EXPECT_EQ(parts[1].number, 8);
+  EXPECT_EQ(parts[1].first_part, 7);
+  EXPECT_LT((at::cat({of(parts[0], x), of(parts[1], x)}, 1) - want).abs().max().item<float>(),
+            1e-5F);
+  at::Tensor(parts[1].updates[0].b_grad).fill_(1.0);  // its own rows, of the parameter's gradient
+  EXPECT_EQ(whole.updates[0].b_grad.sum().item<float>(), 4.0F);
+
+  linear.set_parts(Linear::Dim::kInputs, {4, 2});
+  parts = linear.parts();
+  EXPECT_FALSE(parts[0].bias.defined());
+  const at::Tensor sum = of(parts[0], x.narrow(1, 0, 4)) + of(parts[1], x.narrow(1, 4, 2));
+  EXPECT_LT((sum - want).abs().max().item<float>(), 1e-5F);
 }
 
 TEST(LinearTypeTest, DeclaresShapesAndStart) {

@@ -49,6 +49,18 @@ ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& atte
                              nn::Span span, const ops::SeamNumbers& vectors,
                              const at::Tensor& rotary) {
   const bool has_kernel = !attention.has_rule(rotary) || pass.kernels.has_head_rules();
+  if (pass.sequence.attends_packed() && span != nn::Span::kTime) {
+    ops::SelfAttentionBody body = attention.body(pass.frames * pass.tokens, 1, {});
+    body.attend = [&attention, &sequence = pass.sequence, span, rotary, batch = pass.batch,
+                   frames = pass.frames, tokens = pass.tokens,
+                   tokens_a_frame = pass.tokens_a_frame](const at::Tensor& packed) {
+      const at::Tensor parts = packed.view({batch, frames, tokens, packed.size(1)});
+      const at::Tensor out =
+          sequence.attend_packed(attention, parts, span, tokens_a_frame, rotary);
+      return out.reshape({-1, out.size(3)});
+    };
+    return branch(std::move(body), vectors);
+  }
   if (!has_kernel || pass.sequence.divides_tokens()) {
     return branch(of_tokens(
                       pass,

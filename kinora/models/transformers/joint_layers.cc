@@ -3,17 +3,18 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "kinora/models/transformers/seams.h"
 #include "kinora/nn/rotary.h"
 #include "kinora/nn/self_attention.h"
+#include "kinora/ops/token_attention.h"
 
-// Shapes: B batch, L text tokens, N image tokens, C hidden, M hidden width of the MLP, H heads,
-// D = C / H.
+// Shapes: B batch, C hidden, H heads, D = C / H; tokens are those of a stream that are here.
 
 namespace kinora::models {
 namespace {
@@ -29,19 +30,50 @@ nn::Init xavier(int64_t in_features, int64_t out_features) {
   return nn::Init::xavier_uniform(in_features, out_features);
 }
 
-/// packed: normed [B, tokens, 3, H, D]. Returns [B, 1, tokens, C].
-at::Tensor attend(const at::Tensor& packed, const at::Tensor& rotary, const at::Tensor& attended) {
-  Tensors parts = packed.permute({2, 0, 3, 1, 4}).unbind(0);  // [B, H, tokens, D]
-  if (rotary.defined()) {
-    parts[0] = nn::rotated(parts[0], rotary);
-    parts[1] = nn::rotated(parts[1], rotary);
+/// packed [B, tokens, 3, H, D] with queries and keys turned by angles [tokens, D].
+at::Tensor turned(const at::Tensor& packed, const at::Tensor& angles) {
+  if (!angles.defined()) {
+    return packed;
   }
-  return at::scaled_dot_product_attention(
-             parts[0], parts[1], parts[2],
-             attended.defined() ? std::optional(attended) : std::nullopt)
-      .transpose(1, 2)
-      .flatten(2)
-      .unsqueeze(1);
+  const Tensors parts = packed.unbind(2);
+  const at::Tensor each = angles.unsqueeze(1);  // [tokens, 1, D]
+  return at::stack({nn::rotated(parts[0], each), nn::rotated(parts[1], each), parts[2]}, 2);
+}
+
+/// packed: normed [B, tokens, 3, H, D] of image and, if there are two, text. Returns
+/// [B, 1, tokens, C] of each.
+Tensors attend(Tensors packed, const JointTokens& tokens, bool is_turned = true) {
+  if (is_turned) {
+    packed[0] = turned(packed[0], tokens.image_angles);
+  }
+  std::vector<int64_t> counts = {tokens.image};
+  if (packed.size() > 1) {
+    counts.push_back(tokens.text);
+  }
+  Tensors out = tokens.sequence->stream_attention(
+      nullptr, packed, counts, packed.size() > 1 ? tokens.text_lengths : at::Tensor());
+  for (at::Tensor& part : out) {
+    part = part.unsqueeze(1);
+  }
+  return out;
+}
+
+/// Attention among ranks of what the fast path has: rows [B tokens, 3 C] of each stream, normed and
+/// turned. Returns rows [B tokens, C].
+Tensors attend_rows(const Tensors& rows, int64_t heads, const JointTokens& tokens) {
+  const std::vector<int64_t> own = {tokens.own_image, tokens.own_text};
+  Tensors packed;
+  std::vector<int64_t> counts;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    packed.push_back(rows[i].view({-1, own[i], 3, heads, rows[i].size(1) / (3 * heads)}));
+    counts.push_back(i == 0 ? tokens.image : tokens.text);
+  }
+  Tensors out = tokens.sequence->stream_attention(
+      tokens.kernels, packed, counts, rows.size() > 1 ? tokens.text_lengths : at::Tensor());
+  for (at::Tensor& part : out) {
+    part = part.reshape({-1, part.size(2)});
+  }
+  return out;
 }
 
 int64_t num_vectors(const StreamBlock::Options& options) {
@@ -67,12 +99,19 @@ at::Tensor HeadNorms::forward(const at::Tensor& packed) const {
   return at::stack({q_norm->forward(parts[0]), k_norm->forward(parts[1]), parts[2]}, 2);
 }
 
-ops::HeadRule HeadNorms::rule(const FastJoint& joint, int64_t first, int64_t count) const {
+ops::HeadRule HeadNorms::rule(const FastJoint& joint, int64_t stream) const {
   ops::HeadRule rule = nn::head_rule(q_norm, k_norm, {});
-  if (joint.rotation.cosines.defined()) {
-    rule.cosines = joint.rotation.cosines.narrow(0, first, count);
-    rule.sines = joint.rotation.sines.narrow(0, first, count);
+  if (stream == 0 && joint.rotation.cosines.defined()) {
+    rule.cosines = joint.rotation.cosines.narrow(0, 0, joint.tokens.own_image);
+    rule.sines = joint.rotation.sines.narrow(0, 0, joint.tokens.own_image);
   }
+  return rule;
+}
+
+ops::HeadRule HeadNorms::rule(const FastJoint& joint) const {
+  ops::HeadRule rule = nn::head_rule(q_norm, k_norm, {});
+  rule.cosines = joint.rotation.cosines;
+  rule.sines = joint.rotation.sines;
   return rule;
 }
 
@@ -96,18 +135,24 @@ at::Tensor StreamAttention::finish(const at::Tensor& attended) const {
   return tapped(proj->forward(attended));
 }
 
-ops::JointAttentionBody::Part StreamAttention::part(const FastJoint& joint, int64_t first,
-                                                    int64_t count) const {
+ops::JointAttentionBody::Part StreamAttention::part(const FastJoint& joint, int64_t stream) const {
   return {qkv.weights(), proj ? proj->weights() : ops::LinearWeights(),
-          norms_.rule(joint, first, count)};
+          norms_.rule(joint, stream)};
 }
 
 ops::SelfAttentionBody StreamAttention::body(const FastJoint& joint) const {
-  return {.qkv = qkv.weights(),
-          .proj = proj->weights(),
-          .heads = num_heads_,
-          .length = joint.image_tokens,
-          .rule = norms_.rule({}, 0, joint.image_tokens)};
+  ops::SelfAttentionBody body{.qkv = qkv.weights(),
+                              .proj = proj->weights(),
+                              .heads = num_heads_,
+                              .length = joint.tokens.own_image,
+                              .rule = norms_.rule({}, 0)};
+  if (joint.tokens.sequence->divides_tokens()) {
+    body.attend = [tokens = joint.tokens, heads = num_heads_, rule = body.rule](
+                      const at::Tensor& packed) {
+      return attend_rows({ops::ruled_heads(*tokens.kernels, packed, heads, rule)}, heads, tokens)[0];
+    };
+  }
+  return body;
 }
 
 std::vector<nn::Linear*> StreamAttention::linears() {
@@ -134,12 +179,13 @@ at::Tensor StreamBlock::project(const at::Tensor& x, const Tensors& m) const {
   return attn.project(modulated_norm(x, m[0], m[1]));
 }
 
-at::Tensor StreamBlock::finish(const at::Tensor& x, const Tensors& m,
-                               const at::Tensor& attended) const {
+at::Tensor StreamBlock::finish(const at::Tensor& x, const Tensors& m, const at::Tensor& attended,
+                               const JointTokens& tokens) const {
   at::Tensor y = gated_sum(x, m[2], attn.finish(attended));
   if (attn2) {
     const at::Tensor packed = attn2->project(modulated_norm(x, m[kSecond], m[kSecond + 1]));
-    y = gated_sum(y, m[kSecond + 2], attn2->finish(attend(packed, {}, {})));
+    const at::Tensor second = attend({packed}, tokens, /*is_turned=*/false)[0];
+    y = gated_sum(y, m[kSecond + 2], attn2->finish(second));
   }
   return tapped(gated_sum(y, m[kMlp + 2], mlp->forward(modulated_norm(y, m[kMlp], m[kMlp + 1]))));
 }
@@ -150,9 +196,7 @@ StreamBlock::Fast StreamBlock::fast(const FastJoint& joint, int64_t stream,
     const int64_t shift = first_vector + first;
     return ops::SeamNumbers{.shift = shift, .scale = shift + 1, .gate = shift + 2};
   };
-  const int64_t first = stream == 0 ? 0 : joint.image_tokens;
-  const int64_t count = stream == 0 ? joint.image_tokens : joint.text_tokens;
-  Fast fast{.attention = attn.part(joint, first, count), .seam = seam(0), .num_vectors = 2};
+  Fast fast{.attention = attn.part(joint, stream), .seam = seam(0), .num_vectors = 2};
   if (ends()) {
     fast.seam.gate = -1;
     return fast;
@@ -189,17 +233,16 @@ JointBlock::JointBlock(const TransformerConfig& config, int64_t number)
 }
 
 Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) const {
-  const at::Tensor& text = streams[0];
-  const at::Tensor& image = streams[1];
-  const Tensors m_text = context_block.modulation(inputs.condition);
+  const at::Tensor& image = streams[0];
+  const at::Tensor& text = streams[1];
   const Tensors m_image = x_block.modulation(inputs.condition);
-  const Tensors attended =
-      attend(at::cat({context_block.project(text, m_text), x_block.project(image, m_image)}, 1),
-             inputs.rotary, inputs.attended)
-          .split_with_sizes({text.size(2), image.size(2)}, 2);
-  const at::Tensor x = x_block.finish(image, m_image, attended[1]);
-  return context_block.ends() ? Tensors{x}
-                              : Tensors{context_block.finish(text, m_text, attended[0]), x};
+  const Tensors m_text = context_block.modulation(inputs.condition);
+  const Tensors attended = attend(
+      {x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
+  const at::Tensor x = x_block.finish(image, m_image, attended[0], inputs.tokens);
+  return context_block.ends()
+             ? Tensors{x}
+             : Tensors{x, context_block.finish(text, m_text, attended[1], inputs.tokens)};
 }
 
 ops::Block JointBlock::fast(const FastJoint& joint) const {
@@ -209,12 +252,21 @@ ops::Block JointBlock::fast(const FastJoint& joint) const {
   if (image.beside) {
     block.branches.push_back(*image.beside);
   }
+  ops::JointAttentionBody attention{.parts = {image.attention, text.attention},
+                                    .heads = num_heads_,
+                                    .key_lengths = joint.key_lengths};
+  if (joint.tokens.sequence->divides_tokens()) {
+    attention.attend = [tokens = joint.tokens, heads = num_heads_, of_image = image.attention.rule,
+                        of_text = text.attention.rule](const std::array<at::Tensor, 2>& packed) {
+      ops::BlockKernels& kernels = *tokens.kernels;
+      const Tensors out = attend_rows({ops::ruled_heads(kernels, packed[0], heads, of_image),
+                                       ops::ruled_heads(kernels, packed[1], heads, of_text)},
+                                      heads, tokens);
+      return std::array{out[0], out[1]};
+    };
+  }
   block.branches.push_back(
-      {.body = ops::JointAttentionBody{.parts = {image.attention, text.attention},
-                                       .heads = num_heads_,
-                                       .key_lengths = joint.key_lengths},
-       .seam = image.seam,
-       .second_seam = text.seam});
+      {.body = std::move(attention), .seam = image.seam, .second_seam = text.seam});
   block.branches.push_back(*image.mlp);
   if (text.mlp) {
     block.branches.push_back(*text.mlp);
@@ -250,28 +302,47 @@ ParallelBlock::ParallelBlock(const TransformerConfig& config)
 }
 
 at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs) const {
+  const JointTokens& tokens = inputs.tokens;
   const Tensors m = modulation.forward(inputs.condition);
   const int64_t hidden = x.size(-1);
   const at::Tensor both = linear1.forward(modulated_norm(x, m[0], m[1]));
-  const at::Tensor packed =
-      norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, num_heads_, -1}));
+  const Tensors packed =
+      norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, num_heads_, -1}))
+          .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
   const at::Tensor mlp = at::gelu(both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden), "tanh");
-  const at::Tensor attended = attend(packed, inputs.rotary, inputs.attended);
+  const at::Tensor attended = at::cat(attend(packed, tokens), 2);
   return tapped(gated_sum(x, m[2], linear2.forward(at::cat({attended, mlp}, -1))));
 }
 
 ops::Block ParallelBlock::fast(const FastJoint& joint) const {
+  const JointTokens& tokens = joint.tokens;
   const std::vector<ops::LinearWeights> first = linear1.parts();
   const std::vector<ops::LinearWeights> second = linear2.parts();
-  const int64_t tokens = joint.image_tokens + joint.text_tokens;
-  const ops::ParallelBody body{.attention = {.qkv = first[0],
-                                             .proj = second[0],
-                                             .heads = num_heads_,
-                                             .length = tokens,
-                                             .rule = norms_.rule(joint, 0, tokens),
-                                             .key_lengths = joint.key_lengths},
-                               .mlp = {.fc1 = first[1], .fc2 = second[1]}};
-  return {.branches = {{.body = body, .seam = {.shift = 0, .scale = 1, .gate = 2}}},
+  ops::ParallelBody body{.attention = {.qkv = first[0],
+                                       .proj = second[0],
+                                       .heads = num_heads_,
+                                       .length = tokens.own_image + tokens.own_text,
+                                       .rule = norms_.rule(joint),
+                                       .key_lengths = joint.key_lengths},
+                         .mlp = {.fc1 = first[1], .fc2 = second[1]}};
+  if (tokens.sequence->divides_tokens()) {
+    body.attention.attend = [tokens, heads = num_heads_,
+                             rule = body.attention.rule](const at::Tensor& packed) {
+      const Tensors parts =
+          ops::ruled_heads(*tokens.kernels, packed, heads, rule)
+              .view({-1, tokens.own_image + tokens.own_text, packed.size(1)})
+              .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
+      const int64_t width = packed.size(1);
+      const Tensors out = attend_rows(
+          {parts[0].reshape({-1, width}), parts[1].reshape({-1, width})}, heads, tokens);
+      const int64_t hidden = width / 3;
+      return at::cat({out[0].view({-1, tokens.own_image, hidden}),
+                      out[1].view({-1, tokens.own_text, hidden})},
+                     1)
+          .view({-1, hidden});
+    };
+  }
+  return {.branches = {{.body = std::move(body), .seam = {.shift = 0, .scale = 1, .gate = 2}}},
           .num_vectors = kSeam};
 }
 

@@ -8,28 +8,43 @@
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/rms_norm.h"
+#include "kinora/nn/sequence.h"
 #include "kinora/ops/block_stack.h"
 
 /// Blocks in which text and image attend to each other: the multimodal transformer's (Esser et al.
 /// 2024, "Scaling rectified flow transformers", figure 2b) and the parallel ones of Flux.
 ///
-/// Shapes: B batch, L text tokens, N image tokens, C hidden, M hidden width of the MLP, H heads,
-/// D = C / H. Streams are fp32 [B, 1, tokens, C].
+/// Shapes: B batch, N image tokens, L text tokens, C hidden, M hidden width of the MLP, H heads,
+/// D = C / H. Streams are image and text, fp32 [B, 1, tokens, C]; where ranks divide a sample each
+/// has N' and L' tokens.
 namespace kinora::models {
+
+/// What attention needs to know of both streams.
+struct JointTokens {
+  const nn::Sequence* sequence = nullptr;  ///< where the tokens lie
+  ops::BlockKernels* kernels = nullptr;    ///< null: none
+  int64_t image = 0;                       ///< N
+  int64_t text = 0;                        ///< L
+  int64_t own_image = 0;                   ///< N'
+  int64_t own_text = 0;                    ///< L'
+  /// int64 [B]: so many of a caption's tokens are read. Undefined: all.
+  at::Tensor text_lengths{};
+  /// fp32 [N', D], for nn::rotated; undefined: positions are no rotation. Text is at position 0 of
+  /// every axis, and so not turned.
+  at::Tensor image_angles{};
+};
 
 /// What all blocks read beside the streams.
 struct JointInputs {
-  at::Tensor condition;   ///< fp32 [B, C]: time and what else is one vector a sample
-  at::Tensor rotary{};    ///< fp32 [L + N, D] for nn::rotated; undefined: positions are no rotation
-  at::Tensor attended{};  ///< bool [B, 1, 1, L + N], which tokens are read; undefined: all
+  at::Tensor condition;  ///< fp32 [B, C]: time and what else is one vector a sample
+  JointTokens tokens;
 };
 
-/// What all blocks share on the fast path, where the image's tokens come before the text's.
+/// What all blocks share on the fast path.
 struct FastJoint {
-  ops::HeadRule rotation{};  ///< cosines and sines [N + L, D / 2]; undefined: none
-  int64_t image_tokens = 0;  ///< N
-  int64_t text_tokens = 0;   ///< L
-  /// int32 [B]: only so many of a sample's tokens are read, the first ones. Undefined: all.
+  JointTokens tokens;
+  ops::HeadRule rotation{};  ///< cosines and sines [N' + L', D / 2]; undefined: none
+  /// int32 [B]: N + text_lengths, where attention is here. Undefined: all.
   at::Tensor key_lengths{};
 };
 
@@ -43,8 +58,10 @@ class HeadNorms : public nn::Module {
   /// packed: [B, tokens, 3, H, D].
   [[nodiscard]] at::Tensor forward(const at::Tensor& packed) const;
 
-  /// For the fast path: of the tokens [first, first + count).
-  [[nodiscard]] ops::HeadRule rule(const FastJoint& joint, int64_t first, int64_t count) const;
+  /// For the fast path: of image tokens (stream 0), of text.
+  [[nodiscard]] ops::HeadRule rule(const FastJoint& joint, int64_t stream) const;
+  /// And of both, the image's first.
+  [[nodiscard]] ops::HeadRule rule(const FastJoint& joint) const;
 
  private:
   std::optional<nn::RmsNorm> q_norm;
@@ -63,8 +80,7 @@ class StreamAttention : public nn::Module {
   [[nodiscard]] bool ends() const { return !proj.has_value(); }
 
   // For the fast path.
-  [[nodiscard]] ops::JointAttentionBody::Part part(const FastJoint& joint, int64_t first,
-                                                   int64_t count) const;
+  [[nodiscard]] ops::JointAttentionBody::Part part(const FastJoint& joint, int64_t stream) const;
   /// Of the image to itself.
   [[nodiscard]] ops::SelfAttentionBody body(const FastJoint& joint) const;
   [[nodiscard]] std::vector<nn::Linear*> linears();
@@ -91,7 +107,7 @@ class StreamBlock : public nn::Module {
   [[nodiscard]] at::Tensor project(const at::Tensor& x, const std::vector<at::Tensor>& m) const;
   /// What is behind attention.
   [[nodiscard]] at::Tensor finish(const at::Tensor& x, const std::vector<at::Tensor>& m,
-                                  const at::Tensor& attended) const;
+                                  const at::Tensor& attended, const JointTokens& tokens) const;
   [[nodiscard]] bool ends() const { return attn.ends(); }
 
   // For the fast path.
@@ -120,7 +136,7 @@ class JointBlock : public nn::Module {
  public:
   /// number: of the blocks, from 0.
   JointBlock(const TransformerConfig& config, int64_t number);
-  /// streams: text, image. Returns those that go on, the image last.
+  /// streams: image, text. Returns those that go on, the image first.
   [[nodiscard]] std::vector<at::Tensor> forward(const std::vector<at::Tensor>& streams,
                                                 const JointInputs& inputs) const;
 
@@ -142,7 +158,7 @@ class JointBlock : public nn::Module {
 class ParallelBlock : public nn::Module {
  public:
   explicit ParallelBlock(const TransformerConfig& config);
-  /// x: [B, 1, L + N, C], text before image.
+  /// x: [B, 1, N' + L', C], image before text.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const JointInputs& inputs) const;
 
   // For the fast path: the text is behind the image.

@@ -7,7 +7,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
-#include <ATen/ops/roll.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -65,9 +64,8 @@ at::Tensor axis_angles(const at::Tensor& positions, int64_t dims) {
       .to(at::kFloat);
 }
 
-/// Those of all tokens, the text's at position 0 of every axis: fp32 [L + N, D].
-at::Tensor joint_angles(const TransformerConfig& config, const Grid& grid, int64_t text_tokens,
-                        at::Device device) {
+/// Those of the image's tokens: fp32 [N, D]. Text is at position 0 of every axis.
+at::Tensor image_angles(const TransformerConfig& config, const Grid& grid, at::Device device) {
   const std::array<int64_t, kAxes> sides = {grid.frames, grid.rows, grid.columns};
   Tensors axes;
   for (size_t axis = 0; axis < kAxes; ++axis) {
@@ -79,7 +77,12 @@ at::Tensor joint_angles(const TransformerConfig& config, const Grid& grid, int64
     place.back() = -1;
     axes.push_back(angles.view(place).expand({sides[0], sides[1], sides[2], -1}));
   }
-  return at::constant_pad_nd(at::cat(axes, -1).flatten(0, 2), {0, 0, text_tokens, 0});
+  return at::cat(axes, -1).flatten(0, 2);
+}
+
+/// All tokens of a stream [B, .., tokens, C] as one frame.
+at::Tensor one_frame(const at::Tensor& tokens) {
+  return tokens.flatten(1, -2).unsqueeze(1);
 }
 
 }  // namespace
@@ -240,7 +243,7 @@ at::Tensor MMDiT::condition(const at::Tensor& t, const diffusion::Conditions& co
                                 : pooled);
 }
 
-at::Tensor MMDiT::embed_text(const diffusion::Conditions& conditions) const {
+at::Tensor MMDiT::text_states(const diffusion::Conditions& conditions) const {
   at::Tensor text = text_encoder
                         ? text_encoder->embed_captions(conditions.tokens, conditions.text_lengths)
                         : conditions.text;
@@ -252,7 +255,7 @@ at::Tensor MMDiT::embed_text(const diffusion::Conditions& conditions) const {
     text =
         at::where(null.view({-1, 1, 1}), null_text.narrow(0, 0, text.size(1)), text.to(at::kFloat));
   }
-  return context_embedder.forward(text).to(at::kFloat).unsqueeze(1);
+  return text;
 }
 
 at::Tensor MMDiT::positions(const Grid& grid) const {
@@ -269,7 +272,10 @@ at::Tensor MMDiT::positions(const Grid& grid) const {
 
 at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
                               const diffusion::Conditions& conditions) const {
-  at::Tensor x = x_embedder.forward(to_patches(config(), x_t));  // [B, T, S, C]
+  const auto patches = [&](const ModelConfig& of, const at::Tensor& clip) {
+    return sequence().enter(one_frame(to_patches(of, clip)));
+  };
+  at::Tensor x = x_embedder.forward(patches(config(), x_t));  // [B, 1, N', C]
   if (cond_embedder) {
     at::Tensor shown = at::zeros_like(x_t);
     at::Tensor is_given = at::zeros_like(x_t.narrow(1, 0, 1));
@@ -284,23 +290,17 @@ at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
       is_given = is_given + conditions.frame_mask.logical_not().view(place);
       shown = conditions.given * is_given;
     }
-    x = x + cond_embedder->forward(to_patches(of_given(config()), at::cat({is_given, shown}, 1)));
+    x = x + cond_embedder->forward(patches(of_given(config()), at::cat({is_given, shown}, 1)));
   }
-  if (pos_embed.defined()) {
-    x = x + positions(grid_of(config(), x_t));
-  }
-  return x.flatten(1, 2).unsqueeze(1);
+  return pos_embed.defined() ? x + sequence().enter(positions(grid_of(config(), x_t))) : x;
 }
 
 at::Tensor MMDiT::plain_blocks(Tensors streams, const at::Tensor& c,
-                               const JointInputs& inputs) const {
+                               const JointTokens& tokens) const {
   const TransformerConfig& own = config().transformer;
-  const int64_t image_tokens = streams[1].size(2);
   const auto run = [&](int64_t use, const auto& block_forward) {
-    const auto body = [block_forward, inputs](const Tensors& in) {
-      JointInputs its = inputs;
-      its.condition = in.back();
-      return block_forward(in, its);
+    const auto body = [block_forward, tokens](const Tensors& in) {
+      return block_forward(in, JointInputs{.condition = in.back(), .tokens = tokens});
     };
     streams = run_block(body, std::move(streams), {c}, use < recompute_blocks(), hook(),
                         block_bucket(use));
@@ -318,8 +318,7 @@ at::Tensor MMDiT::plain_blocks(Tensors streams, const at::Tensor& c,
       return Tensors{block.forward(in[0], its)};
     });
   }
-  const at::Tensor& x = streams.back();
-  return final_layer.forward(x.narrow(2, x.size(2) - image_tokens, image_tokens), c);
+  return final_layer.forward(streams[0].narrow(2, 0, tokens.own_image), c);
 }
 
 MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass) const {
@@ -373,12 +372,20 @@ int64_t MMDiT::vector_columns(const ops::BlockStack& stack) const {
   return vectors * config().transformer.hidden;
 }
 
-at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c, const FastJoint& joint,
-                              const diffusion::Pass& pass) const {
+at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
+                              const JointTokens& tokens, const diffusion::Pass& pass) const {
+  FastJoint joint{.tokens = tokens};
+  if (tokens.image_angles.defined()) {
+    joint.rotation = nn::head_rule(
+        {}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
+  }
+  if (tokens.text_lengths.defined() && !sequence().divides_tokens()) {
+    joint.key_lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
+  }
   Stacks all = stacks(joint, pass);
   ops::StackInputs inputs{
-      .x = streams[1], .second = streams[0], .condition = c, .vectors = at::Tensor()};
-  at::Tensor last = c.defined() ? final_layer.modulation(c) : pass.prepared.of_times;
+      .x = streams[0], .second = streams[1], .condition = c, .vectors = at::Tensor()};
+  const at::Tensor last = c.defined() ? final_layer.modulation(c) : pass.prepared.of_times;
   if (!all.parallel) {
     inputs.vectors = last;
     return final_layer.project(run(std::move(all.joint), std::move(inputs)));
@@ -391,13 +398,13 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c, const
       run(std::move(*all.parallel), {.x = at::cat({out[0], out[1]}, 2),
                                      .condition = c,
                                      .vectors = last.narrow(1, of_joint, last.size(1) - of_joint)});
-  return final_layer.project(h.narrow(2, 0, joint.image_tokens));
+  return final_layer.project(h.narrow(2, 0, tokens.own_image));
 }
 
 diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) {
   const at::Tensor captions = captions_of(config(), conditions);
-  if (!is_fast() || !captions.defined() || (y_embedder && !conditions.pooled.defined())) {
+  if (!takes_fast_path() || !captions.defined() || (y_embedder && !conditions.pooled.defined())) {
     return {};  // forward says what is missing
   }
   const int64_t batch = captions.size(0);
@@ -408,7 +415,7 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
           at::cat(std::vector(static_cast<size_t>(times.size(0)), conditions.*tensor));
     }
   }
-  const Stacks all = stacks({}, {});
+  const Stacks all = stacks({.tokens = {.sequence = &sequence()}}, {});
   const int64_t columns = vector_columns(all.joint) +
                           (all.parallel ? vector_columns(*all.parallel) : 0) +
                           2 * config().transformer.hidden;
@@ -432,44 +439,43 @@ at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const Tensors streams = {embed_text(conditions), embed_image(x_t, conditions)};
-  const int64_t text_tokens = streams[0].size(2);
-  const int64_t image_tokens = streams[1].size(2);
-  at::Tensor angles;  // [L + N, D]
-  if (!pos_embed.defined()) {
-    angles = joint_angles(config().transformer, grid, text_tokens, x_t.device());
+  const at::Tensor text = text_states(conditions);
+  const Tensors streams = {
+      embed_image(x_t, conditions),
+      context_embedder.forward(sequence().enter(one_frame(text))).to(at::kFloat)};
+  JointTokens tokens{.sequence = &sequence(),
+                     .image = grid.frames * grid.tokens_a_frame(),
+                     .text = text.size(1),
+                     .own_image = streams[0].size(2),
+                     .own_text = streams[1].size(2)};
+  if (!has_table(config().transformer)) {
+    const at::Tensor angles = image_angles(config().transformer, grid, x_t.device());
+    tokens.image_angles = sequence().enter(angles.unsqueeze(0).unsqueeze(0)).flatten(0, 2);
   }
-  at::Tensor lengths;
   if (!pads_captions(config())) {
-    lengths = caption_lengths(config(), conditions);
+    tokens.text_lengths = caption_lengths(config(), conditions);
   }
   at::Tensor patches;
-  if (is_fast()) {
-    FastJoint joint{.image_tokens = image_tokens, .text_tokens = text_tokens};
-    if (angles.defined()) {
-      joint.rotation = nn::head_rule({}, {}, at::roll(angles, image_tokens, 0));
-    }
-    if (lengths.defined()) {
-      joint.key_lengths = (lengths + image_tokens).to(at::kInt);
-    }
+  if (takes_fast_path()) {
+    tokens.kernels = &fast_pass({}, 0).kernels;
     patches = fast_blocks(streams, pass.prepared.any() ? at::Tensor() : condition(t, conditions),
-                          joint, pass);
+                          tokens, pass);
   } else {
-    JointInputs inputs{.condition = {}, .rotary = angles};
-    if (lengths.defined()) {
-      const at::Tensor is_word = at::arange(text_tokens, lengths.options()) < lengths.unsqueeze(1);
-      inputs.attended =
-          at::constant_pad_nd(is_word, {0, image_tokens}, true).unsqueeze(1).unsqueeze(1);
-    }
-    patches = plain_blocks(streams, condition(t, conditions), inputs);
+    patches = plain_blocks(streams, condition(t, conditions), tokens);
   }
-  patches = patches.view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
+  patches = sequence()
+                .leave(patches, tokens.image)
+                .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
   if (!has_table(config().transformer)) {  // Flux' line has a patch's channels outermost, on both
     patches = patches.unflatten(-1, {-1, config().transformer.patch_volume()})  // sides
                   .transpose(-1, -2)
                   .flatten(-2);
   }
   return tapped(from_patches(config(), patches, x_t));
+}
+
+bool MMDiT::takes_fast_path() const {
+  return is_fast() && fast_pass({}, 0).kernels.has_head_rules();
 }
 
 }  // namespace kinora::models

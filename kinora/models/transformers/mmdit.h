@@ -36,21 +36,22 @@ class MMDiT : public BlockModel {
   /// Time, guidance and the caption's vector: [B, C].
   [[nodiscard]] at::Tensor condition(const at::Tensor& t,
                                      const diffusion::Conditions& conditions) const;
-  /// The caption's stream: fp32 [B, 1, L, C].
-  [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
-  /// The image's: fp32 [B, 1, N, C], frame by frame.
+  /// The caption: [B, L, width of a state].
+  [[nodiscard]] at::Tensor text_states(const diffusion::Conditions& conditions) const;
+  /// The image's stream, of the own tokens: fp32 [B, 1, N', C].
   [[nodiscard]] at::Tensor embed_image(const at::Tensor& x_t,
                                        const diffusion::Conditions& conditions) const;
   /// The middle of the table for a picture of that grid: [1, 1, S, C].
   [[nodiscard]] at::Tensor positions(const Grid& grid) const;
 
-  /// The blocks: text and image fp32 [B, 1, tokens, C] to the image, modulated: fp32 [B, 1, N, C],
-  /// or to patches [B, 1, N, ..].
+  /// The blocks: image and text fp32 [B, 1, tokens, C] to the image's patches [B, 1, N', ..].
   [[nodiscard]] at::Tensor plain_blocks(std::vector<at::Tensor> streams, const at::Tensor& c,
-                                        const JointInputs& inputs) const;
+                                        const JointTokens& tokens) const;
+  /// c undefined: `pass` has what was prepared.
   [[nodiscard]] at::Tensor fast_blocks(const std::vector<at::Tensor>& streams,
-                                       const at::Tensor& c, const FastJoint& joint,
+                                       const at::Tensor& c, const JointTokens& tokens,
                                        const diffusion::Pass& pass) const;
+  [[nodiscard]] bool takes_fast_path() const;
   /// The stacks of joint and of parallel blocks.
   struct Stacks {
     ops::BlockStack joint;

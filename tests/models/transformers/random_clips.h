@@ -36,6 +36,7 @@ struct ClipCase {
   int64_t parallel_depth = 0;
   bool second_attention = false;  ///< of the second block
   bool has_words = false;         ///< tokens for an encoder of its own
+  int64_t text_tokens = 11;
   int64_t hidden = 144;
   int64_t heads = 2;
   static constexpr int64_t kWords = 20;
@@ -57,7 +58,7 @@ struct ClipCase {
     config.height = rows * kPatch;
     config.width = columns * kPatch;
     config.text_channels = 32;
-    config.text_tokens = 11;
+    config.text_tokens = text_tokens;
     config.transformer.qk_norm = qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
     config.time_scale = 1.0;
     if (kv_compress) {
