@@ -90,8 +90,9 @@ inline void expect_relative(const NamedResults& expected, const NamedResults& go
   ASSERT_EQ(expected.size(), got.size()) << how;
   for (size_t i = 0; i < expected.size(); ++i) {
     const at::Tensor exact = expected[i].value.to(at::kDouble);
-    const double error =
-        ((got[i].value.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+    const auto norm = exact.norm().item<double>();
+    const auto difference = (got[i].value.to(at::kDouble) - exact).norm().item<double>();
+    const double error = norm == 0.0 && difference == 0.0 ? 0.0 : difference / norm;
     EXPECT_TRUE(error <= tolerance) << expected[i].name << " is " << error << " off, " << how;
   }
 }
