@@ -18,6 +18,7 @@
 #include "kinora/models/transformers/stdit3.h"
 #include "kinora/models/transformers/transformer_family.h"
 #include "kinora/models/transformers/vdit.h"
+#include "kinora/models/transformers/wan.h"
 #include "kinora/models/unets/unet.h"
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/ops/block_kernels.h"
@@ -129,6 +130,14 @@ PublishedSize flux_size(std::string name, int64_t text_tokens, double guidance, 
                            .parallel_depth = 38,
                            .rotary_axes = {16, 56, 56},
                            .guidance = guidance}}};
+}
+
+/// Of Wan. mlp: hidden width of the MLP.
+PublishedSize wan_size(std::string name, int64_t depth, int64_t hidden, int64_t mlp) {
+  PublishedSize made = text_size(std::move(name), depth, hidden, hidden / 128, kT5Width, 512);
+  made.values.transformer.patch = 2;
+  made.values.transformer.mlp_ratio = static_cast<double>(mlp) / static_cast<double>(hidden);
+  return made;
 }
 
 /// A row of multimodal transformers with what they share.
@@ -303,6 +312,22 @@ std::deque<Family> make_families() {
            .qk_norm = true,
            .own_keys = {"qk_norm", "given_embedders", "parallel_depth", "rotary_axes", "guidance"},
            .sizes = {flux_size("11B", 512, 0.0, 2, true)}}),
+      // Wan team 2025, "Wan: open and advanced large-scale video generative models".
+      {.key = "wan",
+       .name = "Wan2.1",
+       .is_video = true,
+       .conditions = {.text = true, .tokens = true, .frame_mask = true},
+       .takes_any_size = true,
+       .sizes = {wan_size("T2V-1.3B", 30, 1536, 8960), wan_size("T2V-14B", 40, 5120, 13824)},
+       .resolve = Wan::resolve,
+       .macs = Wan::macs,
+       .make = make<Wan>,
+       .diffusers = DiffusersFamily{.class_name = "WanTransformer3DModel",
+                                    .pipeline = "",
+                                    .is_flow = true,
+                                    .naming = wan_naming,
+                                    .find_naming = find_wan_naming},
+       .original_naming = original_wan_naming},
       // Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models";
       // Podell et al. 2023, "SDXL: improving latent diffusion models".
       of_unets({.key = "unet",

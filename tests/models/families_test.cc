@@ -153,7 +153,8 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
             "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, SD3-{Medium,3.5-Medium,3.5-Large}, "
-            "Flux-{Dev,Schnell}, OpenSora2-11B, UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
+            "Flux-{Dev,Schnell}, OpenSora2-11B, Wan2.1-{T2V-1.3B,T2V-14B}, "
+            "UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
             "ClassUNet-ImageNet. It "
             "gives what is 0 or "
             "auto below; "
@@ -161,41 +162,31 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "nothing.");
   EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
   EXPECT_EQ(families_that(&Family::takes_any_size),
-            "STDiT2, STDiT3, SD3, Flux, OpenSora2, UNet and ClassUNet");
+            "STDiT2, STDiT3, SD3, Flux, OpenSora2, Wan2.1, UNet and ClassUNet");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
-            "STDiT, STDiT2, STDiT3, LatteT2V and OpenSora2");
+            "STDiT, STDiT2, STDiT3, LatteT2V, OpenSora2 and Wan2.1");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
 }
 
 // In 10^9, at 32 x 32 latents and, of clips, 16 frames of them. DiT's are those of the paper, the
-// U-Nets', Stable Diffusion 3's and Flux' what PyTorch's counter of operations counts of
+// U-Nets', Stable Diffusion 3's, Flux' and Wan's what PyTorch's counter of operations counts of
 // diffusers'; the others pin what is counted.
 TEST(FamiliesTest, MultiplyAccumulatesAreCounted) {
   struct Row {
     const char* name;
     double gmacs;
   };
-  for (const Row& row : {Row{"DiT-S/2", 6.06},
-                         Row{"DiT-B/2", 23.01},
-                         Row{"DiT-L/2", 80.71},
-                         Row{"DiT-XL/2", 118.64},
-                         Row{"DiT-XL/4", 29.05},
-                         Row{"DiT-XL/8", 7.39},
-                         Row{"VDiT-XL/1x2x2", 2909.22},
-                         Row{"Latte-XL/2x2x2", 931.11},
-                         Row{"STDiT-XL/2", 2853.12},
-                         Row{"STDiT2-XL/2", 2853.12},
-                         Row{"STDiT3-XL/2", 4538.74},
-                         Row{"STDiT3-3B/2", 11749.43},
-                         Row{"PixArt-XL/2", 149.06},
-                         Row{"PixArt-Sigma-XL/2", 166.5},
-                         Row{"SD3-Medium", 421.51},
-                         Row{"SD3-3.5-Medium", 455.63},
-                         Row{"Flux-Dev", 5173.77},
-                         Row{"UNet-SD1", 90.05},
-                         Row{"UNet-SD2", 90.55},
-                         Row{"UNet-SDXL", 213.89},
-                         Row{"ClassUNet-ImageNet", 25.24}}) {
+  for (const Row& row : {Row{"DiT-S/2", 6.06},          Row{"DiT-B/2", 23.01},
+                         Row{"DiT-L/2", 80.71},         Row{"DiT-XL/2", 118.64},
+                         Row{"DiT-XL/4", 29.05},        Row{"DiT-XL/8", 7.39},
+                         Row{"VDiT-XL/1x2x2", 2909.22}, Row{"Latte-XL/2x2x2", 931.11},
+                         Row{"STDiT-XL/2", 2853.12},    Row{"STDiT2-XL/2", 2853.12},
+                         Row{"STDiT3-XL/2", 4538.74},   Row{"STDiT3-3B/2", 11749.43},
+                         Row{"PixArt-XL/2", 149.06},    Row{"PixArt-Sigma-XL/2", 166.5},
+                         Row{"SD3-Medium", 421.51},     Row{"SD3-3.5-Medium", 455.63},
+                         Row{"Flux-Dev", 5173.77},      Row{"Wan2.1-T2V-1.3B", 6938.44},
+                         Row{"UNet-SD1", 90.05},        Row{"UNet-SD2", 90.55},
+                         Row{"UNet-SDXL", 213.89},      Row{"ClassUNet-ImageNet", 25.24}}) {
     const ModelConfig recipe = published(row.name);
     const ModelConfig config = published(row.name, recipe.is_video() ? 16 : 0);
     EXPECT_NEAR(forward_macs(resolved(config)) / 1e9, row.gmacs, 0.005 * row.gmacs) << row.name;
@@ -224,8 +215,8 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig,
                [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
-      HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, UNet and ClassUNet, but not "
-                "STDiT-XL/2"));
+      HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, Wan2.1, UNet and ClassUNet, but "
+                "not STDiT-XL/2"));
 }
 
 /// Whether a source compares something called `word`, or names an enumerator of it.

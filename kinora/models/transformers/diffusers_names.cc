@@ -1,6 +1,7 @@
 #include "kinora/models/transformers/diffusers_names.h"
 
 #include <set>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
@@ -244,6 +245,35 @@ std::optional<MMDiTNames> find_mmdit_names(const std::vector<std::string>& all) 
   return its.depth > 0 && has_ends ? std::optional(its) : std::nullopt;
 }
 
+nn::Naming naming_of_wan(int64_t depth) {
+  Table table;
+  table.add_layer("x_embedder.proj", {"patch_embedding"});
+  table.add_embedder("t_embedder", "condition_embedder.time_embedder");
+  table.add_layer("t_block.1", {"condition_embedder.time_proj"});
+  table.add_layer("y_embedder.y_proj.fc1", {"condition_embedder.text_embedder.linear_1"});
+  table.add_layer("y_embedder.y_proj.fc2", {"condition_embedder.text_embedder.linear_2"});
+  table.naming.push_back({"final_layer.scale_shift_table", {"scale_shift_table"}});
+  table.add_layer("final_layer.linear", {"proj_out"});
+  for (int64_t block = 0; block < depth; ++block) {
+    const std::string path = block_path(block);
+    const std::string& key = path;
+    table.naming.push_back({path + "scale_shift_table", {key + "scale_shift_table"}});
+    table.add_layer(path + "attn.qkv",
+                    {key + "attn1.to_q", key + "attn1.to_k", key + "attn1.to_v"});
+    table.add_layer(path + "cross_attn.q_linear", {key + "attn2.to_q"});
+    table.add_layer(path + "cross_attn.kv_linear", {key + "attn2.to_k", key + "attn2.to_v"});
+    for (const auto& [ours, theirs] : {std::pair("attn.", "attn1."), {"cross_attn.", "attn2."}}) {
+      table.add_layer(path + ours + "proj", {key + theirs + "to_out.0"});
+      table.naming.push_back({path + ours + "q_norm.weight", {key + theirs + "norm_q.weight"}});
+      table.naming.push_back({path + ours + "k_norm.weight", {key + theirs + "norm_k.weight"}});
+    }
+    table.add_layer(path + "cross_norm", {key + "norm2"});
+    table.add_layer(path + "mlp.fc1", {key + "ffn.net.0.proj"});
+    table.add_layer(path + "mlp.fc2", {key + "ffn.net.2"});
+  }
+  return std::move(table.naming);
+}
+
 bool has_temporal_blocks(const std::set<std::string>& names) {
   return names.contains(temporal_key(0) + "attn1.to_q.weight");
 }
@@ -310,6 +340,31 @@ std::optional<nn::Naming> find_sd3_naming(const std::vector<std::string>& names)
 std::optional<nn::Naming> find_flux_naming(const std::vector<std::string>& names) {
   const std::optional<MMDiTNames> its = find_mmdit_names(names);
   return its && its->is_rotary ? std::optional(naming_of_mmdit(*its)) : std::nullopt;
+}
+
+nn::Naming with_batched_tables(nn::Naming naming, const ModelConfig& config) {
+  for (nn::OtherName& name : naming) {
+    if (name.path.ends_with("scale_shift_table")) {
+      name.shape = {1, name.path.starts_with("final_layer.") ? 2 : 6, config.transformer.hidden};
+    }
+  }
+  return naming;
+}
+
+nn::Naming wan_naming(const ModelConfig& config) {
+  return with_batched_tables(naming_of_wan(config.transformer.depth), config);
+}
+
+std::optional<nn::Naming> find_wan_naming(const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  int64_t depth = 0;
+  while (known.contains(block_path(depth) + "attn1.to_q.weight")) {
+    ++depth;
+  }
+  if (depth == 0 || !known.contains("condition_embedder.time_proj.weight")) {
+    return std::nullopt;
+  }
+  return naming_of_wan(depth);
 }
 
 nn::Naming diffusers_naming(const ModelConfig& config) {

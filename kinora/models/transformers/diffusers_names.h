@@ -30,6 +30,12 @@ namespace kinora::models {
 [[nodiscard]] std::optional<nn::Naming> find_sd3_naming(const std::vector<std::string>& names);
 [[nodiscard]] std::optional<nn::Naming> find_flux_naming(const std::vector<std::string>& names);
 
+/// WanTransformer3DModel.
+[[nodiscard]] nn::Naming wan_naming(const ModelConfig& config);
+[[nodiscard]] std::optional<nn::Naming> find_wan_naming(const std::vector<std::string>& names);
+/// A naming of Wan's of files whose tables of vectors have a batch dim before the others.
+[[nodiscard]] nn::Naming with_batched_tables(nn::Naming naming, const ModelConfig& config);
+
 /// Of a model's family; kConfig for one that diffusers lacks.
 [[nodiscard]] nn::Naming diffusers_naming(const ModelConfig& config);
 

@@ -2,6 +2,9 @@
 
 #include <set>
 #include <string_view>
+#include <utility>
+
+#include "kinora/models/transformers/diffusers_names.h"
 
 namespace kinora::models {
 namespace {
@@ -89,6 +92,42 @@ nn::Naming sd3_naming(const Blocks& its) {
   return naming;
 }
 
+nn::Naming wan_naming_of(const Blocks& its) {
+  nn::Naming naming;
+  const std::string& prefix = its.prefix;
+  add_layer(naming, "x_embedder.proj", prefix + "patch_embedding");
+  add_layer(naming, "t_embedder.mlp.0", prefix + "time_embedding.0");
+  add_layer(naming, "t_embedder.mlp.2", prefix + "time_embedding.2");
+  add_layer(naming, "t_block.1", prefix + "time_projection.1");
+  add_layer(naming, "y_embedder.y_proj.fc1", prefix + "text_embedding.0");
+  add_layer(naming, "y_embedder.y_proj.fc2", prefix + "text_embedding.2");
+  add(naming, "final_layer.scale_shift_table", prefix + "head.modulation");
+  add_layer(naming, "final_layer.linear", prefix + "head.head");
+  for (int64_t block = 0; block < its.depth; ++block) {
+    const std::string path = "blocks." + std::to_string(block) + ".";
+    const std::string key = prefix + path;
+    add(naming, path + "scale_shift_table", key + "modulation");
+    for (const char* kind : {".weight", ".bias"}) {
+      naming.push_back(
+          {path + "attn.qkv" + kind,
+           {key + "self_attn.q" + kind, key + "self_attn.k" + kind, key + "self_attn.v" + kind}});
+      naming.push_back({path + "cross_attn.kv_linear" + kind,
+                        {key + "cross_attn.k" + kind, key + "cross_attn.v" + kind}});
+    }
+    add_layer(naming, path + "cross_attn.q_linear", key + "cross_attn.q");
+    for (const auto& [ours, theirs] :
+         {std::pair("attn.", "self_attn."), {"cross_attn.", "cross_attn."}}) {
+      add_layer(naming, path + ours + "proj", key + theirs + "o");
+      add(naming, path + ours + "q_norm.weight", key + theirs + "norm_q.weight");
+      add(naming, path + ours + "k_norm.weight", key + theirs + "norm_k.weight");
+    }
+    add_layer(naming, path + "cross_norm", key + "norm3");
+    add_layer(naming, path + "mlp.fc1", key + "ffn.0");
+    add_layer(naming, path + "mlp.fc2", key + "ffn.2");
+  }
+  return naming;
+}
+
 /// How many numbers from 0 on have a name `before` + number + `behind`.
 int64_t count(const std::set<std::string>& names, const std::string& before,
               std::string_view behind) {
@@ -110,6 +149,10 @@ nn::Naming original_flux_naming(const ModelConfig& config) {
   return flux_naming({.depth = own.depth, .parallel_depth = own.parallel_depth});
 }
 
+nn::Naming original_wan_naming(const ModelConfig& config) {
+  return with_batched_tables(wan_naming_of({.depth = config.transformer.depth}), config);
+}
+
 std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& all) {
   const std::set<std::string> names(all.begin(), all.end());
   for (const char* prefix : {"", kModelPrefix}) {
@@ -118,6 +161,10 @@ std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& a
     if (its.depth > 0 && names.contains(its.prefix + "img_in.weight")) {
       its.parallel_depth = count(names, its.prefix + "single_blocks.", ".linear1.weight");
       return flux_naming(its);
+    }
+    its.depth = count(names, its.prefix + "blocks.", ".self_attn.q.weight");
+    if (its.depth > 0 && names.contains(its.prefix + "time_projection.1.weight")) {
+      return wan_naming_of(its);
     }
     its.depth = count(names, its.prefix + "joint_blocks.", ".x_block.attn.qkv.weight");
     // Without a prefix and without norms of heads the names are ours.

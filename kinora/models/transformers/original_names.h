@@ -7,7 +7,7 @@
 #include "kinora/models/model_config.h"
 #include "kinora/nn/naming.h"
 
-/// Keys of multimodal transformers in their authors' single files, as the paths of our modules.
+/// Keys of transformers in their authors' single files, as the paths of our modules.
 /// Other programs put kModelPrefix before them.
 namespace kinora::models {
 
@@ -19,7 +19,10 @@ inline constexpr const char* kModelPrefix = "model.diffusion_model.";
 /// linear (fused_qkv).
 [[nodiscard]] nn::Naming original_flux_naming(const ModelConfig& config);
 
-/// That of a file with these names; nothing if they are neither's.
+/// Wan's.
+[[nodiscard]] nn::Naming original_wan_naming(const ModelConfig& config);
+
+/// That of a file with these names; nothing if they are nobody's.
 [[nodiscard]] std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& names);
 
 }  // namespace kinora::models

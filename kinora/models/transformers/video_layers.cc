@@ -123,6 +123,26 @@ at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positi
   return at::outer(positions.to(at::kFloat), frequencies).repeat_interleave(2, -1);
 }
 
+at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid,
+                       const at::Device& device) {
+  const std::vector<int64_t> sides = {grid.frames, grid.rows, grid.columns};
+  std::vector<at::Tensor> angles;
+  for (size_t axis = 0; axis < sides.size(); ++axis) {
+    const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+    const at::Tensor exponents =
+        at::arange(0, axes[axis], 2, options) / -static_cast<double>(axes[axis]);
+    std::vector<int64_t> place(sides.size() + 1, 1);
+    place[axis] = sides[axis];
+    place.back() = axes[axis];
+    angles.push_back(at::outer(at::arange(sides[axis], options), at::pow(kLongestPeriod, exponents))
+                         .repeat_interleave(2, -1)
+                         .to(at::kFloat)
+                         .view(place)
+                         .expand({sides[0], sides[1], sides[2], axes[axis]}));
+  }
+  return at::cat(angles, -1).flatten(1, 2);
+}
+
 // ---- modulation ----
 
 nn::Parameter random_table(int64_t rows, int64_t hidden) {

@@ -62,6 +62,12 @@ namespace kinora::models {
 /// Angles for nn::SelfAttention: frequencies fp32 [F], positions [n] -> fp32 [n, 2 F].
 [[nodiscard]] at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions);
 
+/// Angles for nn::rotated of every token of a grid, of which axes[0] dims turn by the frame,
+/// axes[1] by the row and axes[2] by the column, each axis with frequencies 10000^(-2 i / dims) of
+/// its own: fp32 [T, S, D].
+[[nodiscard]] at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid,
+                                     const at::Device& device);
+
 // ---- modulation (adaLN-single: Chen et al. 2023, "PixArt-alpha", section 2.3) ----
 
 /// A learned table [rows, C] that starts at N(0, 1 / C); fp32.
@@ -112,6 +118,7 @@ class CaptionEmbedder : public nn::Module {
  public:
   explicit CaptionEmbedder(const ModelConfig& config);
   [[nodiscard]] at::Tensor forward(const at::Tensor& text, const at::Tensor& null_text) const;
+  [[nodiscard]] const at::Tensor& null_caption() const { return y_embedding; }
 
  private:
   nn::Mlp y_proj;

@@ -1,0 +1,300 @@
+#include "kinora/models/transformers/wan.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/device/host_bytes.h"
+#include "kinora/io/safetensors.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/diffusers_names.h"
+#include "kinora/models/transformers/original_names.h"
+#include "tests/error_of.h"
+#include "tests/models/formula_values.h"
+#include "tests/ops/tensors.h"
+#include "tests/places.h"
+#include "tests/tolerances.h"
+
+namespace kinora::models {
+namespace wan_test {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+/// A file of tools/reference/make_wan_fixtures.py, whose top lists the tensors.
+class Fixture {
+ public:
+  explicit Fixture(const std::string& name)
+      : file_(
+            io::SafetensorsFile::open(source_path("tests/models/data/" + name + ".safetensors"))) {}
+
+  /// Undefined where the file has none.
+  [[nodiscard]] at::Tensor find(const std::string& name) const {
+    const io::SafetensorsTensor* found = file_.find(name);
+    return found == nullptr ? at::Tensor()
+                            : device::tensor_from_bytes(found->dtype, found->shape, found->data);
+  }
+
+  [[nodiscard]] ModelConfig config() const {
+    const json values = json::parse(file_.metadata().at("config"));
+    ModelConfig config;
+    config.architecture = "wan";
+    config.in_channels = values["in_channels"];
+    config.frames = 3;
+    config.height = 8;
+    config.width = 8;
+    config.learn_sigma = false;
+    config.time_scale = 1000.0;
+    config.text_channels = values["text_dim"];
+    config.text_tokens = std::stoll(file_.metadata().at("text_tokens"));
+    TransformerConfig& own = config.transformer;
+    own.depth = values["num_layers"];
+    own.heads = values["num_attention_heads"];
+    own.hidden = own.heads * values["attention_head_dim"].get<int64_t>();
+    own.patch = 2;
+    own.mlp_ratio = values["ffn_dim"].get<double>() / static_cast<double>(own.hidden);
+    return resolved(config);
+  }
+
+  [[nodiscard]] diffusion::Conditions conditions() const {
+    diffusion::Conditions conditions;
+    conditions.text = find("forward.text").set_requires_grad(true);
+    conditions.text_lengths = find("forward.text_lengths");
+    if (const at::Tensor mask = find("forward.frame_mask"); mask.defined()) {
+      conditions.frame_mask = mask.to(at::kBool);
+    }
+    return conditions;
+  }
+
+  /// The shape of each of diffusers' parameters.
+  [[nodiscard]] Shapes shapes() const {
+    return json::parse(file_.metadata().at("shapes")).get<Shapes>();
+  }
+
+ private:
+  io::SafetensorsFile file_;
+};
+
+std::map<std::string, std::vector<std::string>> keys_of(const nn::Naming& naming) {
+  std::map<std::string, std::vector<std::string>> keys;
+  for (const nn::OtherName& name : naming) {
+    keys[name.path] = name.keys;
+  }
+  return keys;
+}
+
+/// Gives the model what the formula makes of diffusers' names. Returns how many of these it has
+/// used.
+size_t set_weights(Model& model, const Shapes& shapes) {
+  const auto keys = keys_of(wan_naming(model.config()));
+  size_t used = 0;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    std::vector<at::Tensor> parts;
+    for (const std::string& key : keys.at(path)) {
+      parts.push_back(formula_weight(key, shapes.at(key)));
+      ++used;
+    }
+    parameter->value =
+        at::cat(parts, 0).view(parameter->shape).contiguous().set_requires_grad(true);
+    parameter->grad = at::zeros(parameter->shape, at::kFloat);
+  }
+  return used;
+}
+
+class WanTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(WanTest, ForwardAndGradientsAreThoseOfDiffusers) {
+  const Fixture fixture(GetParam());
+  const Shapes shapes = fixture.shapes();
+  Wan model(fixture.config());
+  EXPECT_EQ(set_weights(model, shapes), shapes.size());
+  at::Tensor x_t = fixture.find("forward.x_t").set_requires_grad(true);
+  const diffusion::Conditions conditions = fixture.conditions();
+  const at::Tensor output = model.forward(x_t, fixture.find("forward.t"), conditions);
+  EXPECT_LT(ops::relative_error(output.detach(), fixture.find("forward.output")),
+            tolerance::kOtherOrder);
+
+  torch::autograd::backward({(output * formula_values("output", output.sizes())).sum()}, {});
+  EXPECT_LT(ops::relative_error(x_t.grad(), fixture.find("grad.x_t")), tolerance::kWholeModel);
+  EXPECT_LT(ops::relative_error(conditions.text.grad(), fixture.find("grad.text")),
+            tolerance::kWholeModel);
+  const auto keys = keys_of(wan_naming(model.config()));
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const std::vector<at::Tensor> parts =
+        parameter->grad.chunk(static_cast<int64_t>(keys.at(path).size()));
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const std::string& key = keys.at(path)[part];
+      const at::Tensor own = parts[part].to(at::kDouble);
+      const at::Tensor got = at::stack(
+          {own.norm(),
+           (own * formula_values(key, shapes.at(key)).view(own.sizes()).to(at::kDouble)).sum()});
+      const at::Tensor want = fixture.find("grad." + key).to(at::kDouble);
+      const double norm = want[0].item<double>();
+      EXPECT_LT((got - want).abs().max().item<double>(), tolerance::kWholeModel * norm) << key;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, WanTest, testing::Values("wan", "wan_given"));
+
+TEST(WanTextTest, OnlyTheWordsOfACaptionCount) {
+  const at::NoGradGuard guard;
+  const Fixture fixture("wan");
+  Wan model(fixture.config());
+  set_weights(model, fixture.shapes());
+  const at::Tensor x_t = fixture.find("forward.x_t");
+  const at::Tensor t = fixture.find("forward.t");
+  const diffusion::Conditions conditions = fixture.conditions();
+  const at::Tensor output = model.forward(x_t, t, conditions);
+  // What stands behind a caption's length, and how far the batch is padded, is nobody's business.
+  diffusion::Conditions padded = conditions;
+  padded.text = at::constant_pad_nd(conditions.text.detach(), {0, 0, 0, 1}, 9.0);
+  padded.text[1][3] = 5.0;
+  EXPECT_TRUE(model.forward(x_t, t, padded).equal(output));
+  padded.text_lengths = at::full({2}, 4, at::kLong);
+  EXPECT_FALSE(model.forward(x_t, t, padded).equal(output));
+}
+
+TEST(WanTextTest, ANullCaptionIsOneStateOfItsBuffer) {
+  const at::NoGradGuard guard;
+  const Fixture fixture("wan");
+  Wan model(fixture.config());
+  set_weights(model, fixture.shapes());
+  const at::Tensor x_t = fixture.find("forward.x_t");
+  const at::Tensor t = fixture.find("forward.t");
+  model.null_caption().fill_(0.5);
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.null_text = at::tensor(std::vector<int64_t>{1, 0}).to(at::kBool);
+  diffusion::Conditions empty = fixture.conditions();
+  empty.text = empty.text.detach().clone();
+  empty.text[0][0] = 0.5;
+  empty.text_lengths = at::tensor(std::vector<int64_t>{1, 2});
+  EXPECT_TRUE(model.forward(x_t, t, conditions).equal(model.forward(x_t, t, empty)));
+}
+
+ModelConfig own_text() {
+  ModelConfig config;
+  config.architecture = "wan";
+  config.frames = 2;
+  config.height = 4;
+  config.width = 4;
+  config.learn_sigma = false;
+  config.time_scale = 1000.0;
+  config.text_tokens = 6;
+  config.text_encoder = {.layers = 1, .width = 8, .heads = 2, .mlp = 16, .vocab = 20};
+  config.transformer.depth = 1;
+  config.transformer.hidden = 16;
+  config.transformer.heads = 2;
+  config.transformer.patch = 2;
+  return resolved(config);
+}
+
+TEST(WanTextTest, AnEncoderOfItsOwnIsReadInTheSameWay) {
+  const at::NoGradGuard guard;
+  Wan model(own_text());
+  set_formula_weights(model);
+  EXPECT_FALSE(model.null_caption().defined());
+  const at::Tensor x_t = formula_values("x_t", {1, 3, 2, 4, 4});
+  const auto drawn = [&](const std::vector<int64_t>& ids, int64_t length) {
+    diffusion::Conditions conditions;
+    conditions.tokens = at::tensor(ids, at::kLong).unsqueeze(0);
+    conditions.text_lengths = at::full({1}, length, at::kLong);
+    return model.forward(x_t, at::full({1}, 0.5, at::kFloat), conditions);
+  };
+  const at::Tensor alone = drawn({3, 5, 1}, 3);
+  EXPECT_LT(ops::relative_error(drawn({3, 5, 1, 0, 9, 2}, 3), alone), tolerance::kFewRoundings);
+  EXPECT_GT(ops::relative_error(drawn({3, 5, 1, 0, 9, 2}, 6), alone), 1e-3);
+}
+
+TEST(WanModelTest, RefusesWhatDoesNotFit) {
+  ModelConfig config = own_text();
+  config.transformer.hidden = 12;
+  config.transformer.heads = 4;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+              HasSubstr("model.hidden / model.heads must be even for its rotary embedding, got 3"));
+  const Fixture fixture("wan");
+  Wan model(fixture.config());
+  set_weights(model, fixture.shapes());
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.text = at::zeros({2, 8, 10}, at::kFloat);
+  EXPECT_THAT(error_of(ErrorKind::kShape,
+                       [&] {
+                         return model.forward(fixture.find("forward.x_t"),
+                                              fixture.find("forward.t"), conditions);
+                       }),
+              HasSubstr("text must have shape [B, up to 7, 10], got [2, 8, 10]"));
+}
+
+// Every parameter has a name in the files of the authors, and these are found by their names.
+TEST(WanModelTest, AuthorsNamesAreFoundAgain) {
+  Wan model(Fixture("wan").config());
+  const auto keys = keys_of(original_wan_naming(model.config()));
+  EXPECT_EQ(keys.size(), model.named_parameters().size());
+  std::vector<std::string> all;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    all.insert(all.end(), keys.at(path).begin(), keys.at(path).end());
+  }
+  for (const std::string prefix : {"", kModelPrefix}) {
+    std::vector<std::string> prefixed;
+    for (const std::string& key : all) {
+      prefixed.push_back(prefix + key);
+    }
+    const auto found = find_original_naming(prefixed);
+    ASSERT_TRUE(found.has_value());
+    for (const auto& [path, theirs] : keys_of(*found)) {
+      ASSERT_EQ(theirs.size(), keys.at(path).size()) << path;
+      for (size_t i = 0; i < theirs.size(); ++i) {
+        EXPECT_EQ(theirs[i], prefix + keys.at(path)[i]);
+      }
+    }
+  }
+  // As in Wan2.1_T2V_1.3B's file.
+  for (const char* key :
+       {"patch_embedding.weight", "text_embedding.2.bias", "time_embedding.0.weight",
+        "time_projection.1.weight", "blocks.0.modulation", "blocks.1.norm3.weight",
+        "blocks.2.self_attn.norm_q.weight", "blocks.0.self_attn.o.bias",
+        "blocks.0.cross_attn.k.weight", "blocks.1.cross_attn.norm_k.weight", "blocks.0.ffn.2.bias",
+        "head.modulation", "head.head.weight"}) {
+    EXPECT_THAT(all, testing::Contains(key));
+  }
+}
+
+TEST(WanModelTest, PublishedSizesHaveTheirParameters) {
+  const auto count = [](const char* name) {
+    ModelConfig config;
+    config.name = name;
+    config.in_channels = 16;
+    config.frames = 5;
+    config.height = 64;
+    config.width = 64;
+    config.learn_sigma = false;
+    int64_t parameters = 0;
+    const std::unique_ptr<Model> model = make_model(resolved(config));
+    for (const auto& [path, parameter] : model->named_parameters()) {
+      parameters += parameter->numel();
+    }
+    return parameters;
+  };
+  // diffusers' class with the published configurations.
+  EXPECT_EQ(count("Wan2.1-T2V-1.3B"), 1'418'996'800);
+  EXPECT_EQ(count("Wan2.1-T2V-14B"), 14'288'491'584);
+}
+
+}  // namespace wan_test
+}  // namespace kinora::models
