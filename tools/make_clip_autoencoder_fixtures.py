@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video}.safetensors:
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae}.safetensors:
 what autoencoders of clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
-(AutoencoderKLHunyuanVideo and AutoencoderKL; the rest is in reference/).
+(AutoencoderKLHunyuanVideo, AutoencoderKLWan and AutoencoderKL; the rest is in reference/).
 
   CASE.output        [B, C, T, H, W], where CASE is encode, decode, encode_image, decode_image
   grad.CASE.KEY      [2]: norm, and product with values(KEY), of the gradient of
                      sum(CASE.output * values("CASE.cotangent")), for encode and decode
   grad.CASE.input    [2]: the same of the input, values("CASE.input")
+
+With names as arguments it writes only those.
 """
 
 import json
@@ -122,9 +124,39 @@ def dc_ae():
         "decode_image": (model.decoder, [1, 4, 1, 2, 3], False)})
 
 
+def wan():
+    from diffusers import AutoencoderKLWan
+    from diffusers.models.autoencoders import autoencoder_kl_wan
+
+    autoencoder_kl_wan.WanUpsample.forward = torch.nn.Upsample.forward  # theirs rounds to float32
+    config = {"base_dim": 4, "z_dim": 2, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 1,
+              "temperal_downsample": [False, True, True], "latents_mean": [0.5, -0.25],
+              "latents_std": [2.0, 0.5]}
+    model = AutoencoderKLWan(**config)
+
+    def encode(x):
+        return model._encode(x)
+
+    def decode(z):  # without the clamp at its end
+        model.clear_cache()
+        z = model.post_quant_conv(z)
+        frames = []
+        for i in range(z.shape[2]):
+            model._conv_idx = [0]
+            frames.append(model.decoder(z[:, :, i:i + 1], feat_cache=model._feat_map,
+                                        feat_idx=model._conv_idx, first_chunk=i == 0))
+        return torch.cat(frames, 2)
+
+    write("wan_vae", config, model, {
+        "encode": (encode, [2, 3, 9, 16, 24], True), "decode": (decode, [1, 2, 4, 2, 3], True),
+        "encode_image": (encode, [1, 3, 1, 16, 24], False),
+        "decode_image": (decode, [1, 2, 1, 2, 3], False)})
+
+
+MAKERS = {"hunyuan_vae": hunyuan, "opensora_vae": opensora, "opensora_causal_vae": opensora_causal,
+          "dc_ae_video": dc_ae, "wan_vae": wan}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    hunyuan()
-    opensora()
-    opensora_causal()
-    dc_ae()
+    for name in sys.argv[1:] or MAKERS:
+        MAKERS[name]()

@@ -222,6 +222,10 @@ at::Tensor band_sums(const Bands& x, const GroupNorm& norm) {
   return sums;
 }
 
+bool fits_whole(const BandStage& stage, int64_t budget) {
+  return budget == 0 || peak_of(stage, 1, /*on_host=*/false, /*with_gradients=*/false) <= budget;
+}
+
 BandPlan plan_bands(const std::vector<BandStage>& stages, int64_t budget, bool with_gradients) {
   BandPlan plan;
   plan.stages.clear();

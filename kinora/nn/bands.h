@@ -122,6 +122,9 @@ struct BandStage {
   int64_t units = 1;
 };
 
+/// Whether the stage stays within `budget` bytes (0: no limit) in one band, without gradients.
+[[nodiscard]] bool fits_whole(const BandStage& stage, int64_t budget);
+
 /// For each stage the fewest bands with which all of its layers stay within `budget` bytes (0: no
 /// limit, one band); in host memory only if nothing else fits. kConfig: nothing does.
 [[nodiscard]] BandPlan plan_bands(const std::vector<BandStage>& stages, int64_t budget,

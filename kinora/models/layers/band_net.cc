@@ -1,34 +1,94 @@
 #include "kinora/models/layers/band_net.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
 
 #include "kinora/models/layers/band_layers.h"
 
 namespace kinora::models {
 
+namespace {
+
+constexpr int64_t kPieceDim = 2;  // of frames
+
+}  // namespace
+
+ClipSize clip_size(const at::Tensor& x) {
+  return {.batch = x.size(0),
+          .channels = x.size(1),
+          .frames = x.size(2),
+          .rows = x.size(3),
+          .columns = x.size(4),
+          .element_bytes = static_cast<int64_t>(x.element_size())};
+}
+
 at::Tensor BandNet::forward(const at::Tensor& x, int64_t budget) const {
-  const ClipSize in = {.batch = x.size(0),
-                       .channels = x.size(1),
-                       .frames = x.size(2),
-                       .rows = x.size(3),
-                       .columns = x.size(4),
-                       .element_bytes = static_cast<int64_t>(x.element_size())};
-  nn::Bands bands(x, plan(in, budget, at::GradMode::is_enabled()));
+  nn::Bands bands(x, plan(clip_size(x), budget, at::GradMode::is_enabled()));
   for (const auto& layer : layers_) {
     bands = layer->forward(std::move(bands));
   }
   return tapped(bands.joined());
 }
 
-nn::BandPlan BandNet::plan(const ClipSize& in, int64_t budget, bool with_gradients) const {
-  std::vector<nn::BandNeed> needs;
+nn::BandStage BandNet::stage(const ClipSize& in) const {
+  nn::BandStage stage{.needs = {}, .units = in.rows / unit_};
   ClipSize size = in;
   for (const auto& layer : layers_) {
-    size = layer->plan(size, &needs);
+    size = layer->plan(size, &stage.needs);
   }
   // What comes and goes is not in pieces.
-  needs.push_back(whole_need({.rows = 1, .row_bytes = in.bytes() + size.bytes()}, 1));
-  return nn::plan_bands({{.needs = needs, .units = in.rows / unit_}}, budget, with_gradients);
+  stage.needs.push_back(whole_need({.rows = 1, .row_bytes = in.bytes() + size.bytes()}, 1));
+  return stage;
+}
+
+nn::BandPlan BandNet::plan(const ClipSize& in, int64_t budget, bool with_gradients) const {
+  return nn::plan_bands({stage(in)}, budget, with_gradients);
+}
+
+at::Tensor BandNet::forward_pieces(const at::Tensor& x, const std::vector<int64_t>& pieces,
+                                   int64_t budget) const {
+  const nn::BandPlan plan =
+      piece_plan(clip_size(x), *std::max_element(pieces.begin(), pieces.end()), budget);
+  ClipMemory memory;
+  std::vector<at::Tensor> made;
+  for (const at::Tensor& piece : x.split_with_sizes(pieces, kPieceDim)) {
+    nn::Bands bands(piece, plan);
+    for (const auto& layer : layers_) {
+      bands = layer->forward_next(std::move(bands), memory);
+    }
+    made.push_back(bands.joined());
+    memory.begins = false;
+  }
+  return tapped(at::cat(made, kPieceDim));
+}
+
+nn::BandStage BandNet::piece_stage(const ClipSize& in, int64_t frames) const {
+  ClipSize piece = in;
+  piece.frames = frames;
+  nn::BandStage needs = stage(piece);
+  // Beside a piece lie the whole that comes, all that was made, and what layers remember.
+  int64_t beside = in.bytes();
+  ClipSize whole = in;
+  std::vector<nn::BandNeed> ignored;
+  for (const auto& layer : layers_) {
+    beside += layer->remembered_bytes(piece);
+    whole = layer->plan(whole, &ignored);
+    piece = layer->plan(piece, &ignored);
+  }
+  for (nn::BandNeed& need : needs.needs) {
+    need.stored += beside + whole.bytes();
+  }
+  return needs;
+}
+
+nn::BandPlan BandNet::piece_plan(const ClipSize& in, int64_t frames, int64_t budget) const {
+  return nn::plan_bands({piece_stage(in, frames)}, budget, /*with_gradients=*/false);
+}
+
+bool BandNet::piece_fits(const ClipSize& in, int64_t frames, int64_t budget) const {
+  return nn::fits_whole(piece_stage(in, frames), budget);
 }
 
 }  // namespace kinora::models

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -27,6 +28,16 @@ struct ClipSize {
   }
 };
 
+/// Of x [B, C, T, H, W].
+[[nodiscard]] ClipSize clip_size(const at::Tensor& x);
+
+/// What layers keep of a clip that passes in pieces of frames: the last frames that each has read,
+/// under its address.
+struct ClipMemory {
+  bool begins = true;  ///< whether the next piece is the first
+  std::map<const void*, nn::Bands> frames = {};
+};
+
 /// A layer that computes band by band.
 class BandLayer : public nn::Module {
  public:
@@ -34,6 +45,14 @@ class BandLayer : public nn::Module {
 
   /// x: [B, C, T, H, W] in bands.
   [[nodiscard]] virtual nn::Bands forward(nn::Bands x) const = 0;
+
+  /// The same of the next frames of a clip, for layers that see none but their own and earlier
+  /// ones. Those that see only their own need nothing of it.
+  [[nodiscard]] virtual nn::Bands forward_next(nn::Bands x, ClipMemory& /*memory*/) const {
+    return forward(std::move(x));
+  }
+  /// Bytes of what it keeps in `memory` of pieces of that size.
+  [[nodiscard]] virtual int64_t remembered_bytes(const ClipSize& /*in*/) const { return 0; }
 
   /// What forward() makes of such an activation; appends what it takes to `needs`.
   [[nodiscard]] virtual ClipSize plan(const ClipSize& in,
@@ -60,7 +79,19 @@ class BandNet : public nn::Module {
   /// How forward() cuts such inputs.
   [[nodiscard]] nn::BandPlan plan(const ClipSize& in, int64_t budget, bool with_gradients) const;
 
+  /// forward() in pieces of so many frames, one after the other, without gradients; every layer
+  /// must be one for forward_next().
+  [[nodiscard]] at::Tensor forward_pieces(const at::Tensor& x, const std::vector<int64_t>& pieces,
+                                          int64_t budget) const;
+  /// How forward_pieces() cuts pieces of at most so many frames.
+  [[nodiscard]] nn::BandPlan piece_plan(const ClipSize& in, int64_t frames, int64_t budget) const;
+  /// Whether such pieces stay within the budget without being cut.
+  [[nodiscard]] bool piece_fits(const ClipSize& in, int64_t frames, int64_t budget) const;
+
  private:
+  [[nodiscard]] nn::BandStage stage(const ClipSize& in) const;
+  [[nodiscard]] nn::BandStage piece_stage(const ClipSize& in, int64_t frames) const;
+
   int64_t unit_;
   std::vector<std::unique_ptr<BandLayer>> layers_;
 };

@@ -117,9 +117,10 @@ nn::Rows doubled(const nn::Rows& rows, int64_t frames) {
   return {large.narrow(3, above, large.size(3) - above - below), rows.missing};
 }
 
-ConvLayer::ConvLayer(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel)
+ConvLayer::ConvLayer(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel,
+                     const std::string& name)
     : conv_(in_channels, out_channels, kernel) {
-  add_child("conv", conv_.parameters());
+  add_child(name, conv_.parameters());
 }
 
 nn::Bands ConvLayer::forward(nn::Bands x) const {
@@ -134,8 +135,12 @@ ClipSize ConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) c
 }
 
 UpsampleLayer::UpsampleLayer(int64_t channels, int64_t frames, const ClipKernel& kernel)
-    : frames_(frames), conv_(channels, channels, kernel) {
-  add_child("conv", conv_.parameters());
+    : UpsampleLayer(channels, channels, frames, kernel, "conv") {}
+
+UpsampleLayer::UpsampleLayer(int64_t in_channels, int64_t out_channels, int64_t frames,
+                             const ClipKernel& kernel, const std::string& name)
+    : frames_(frames), conv_(in_channels, out_channels, kernel) {
+  add_child(name, conv_.parameters());
 }
 
 nn::Bands UpsampleLayer::forward(nn::Bands x) const {

@@ -78,10 +78,11 @@ class ClipConv {
 /// with one row around.
 [[nodiscard]] nn::Rows doubled(const nn::Rows& rows, int64_t frames);
 
-/// A ClipConv alone; its parameters lie in "conv".
+/// A ClipConv alone; its parameters lie in `name`.
 class ConvLayer : public BandLayer {
  public:
-  ConvLayer(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel);
+  ConvLayer(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel,
+            const std::string& name = "conv");
   [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
   [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
 
@@ -90,10 +91,12 @@ class ConvLayer : public BandLayer {
 };
 
 /// Every place twice in H and W, every frame but the first `frames` times, then a convolution that
-/// keeps the size; its parameters lie in "conv".
+/// keeps the size; its parameters lie in `name`.
 class UpsampleLayer : public BandLayer {
  public:
   UpsampleLayer(int64_t channels, int64_t frames, const ClipKernel& kernel);
+  UpsampleLayer(int64_t in_channels, int64_t out_channels, int64_t frames, const ClipKernel& kernel,
+                const std::string& name);
   [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
   [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
 

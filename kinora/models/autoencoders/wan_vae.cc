@@ -1,0 +1,176 @@
+#include "kinora/models/autoencoders/wan_vae.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <string>
+
+#include "kinora/core/error.h"
+#include "kinora/models/layers/causal_layers.h"
+#include "kinora/models/layers/clip_layers.h"
+
+namespace kinora::models {
+namespace {
+
+constexpr int64_t kWanFramesDim = 2;
+
+/// Of single frames, for what changes their sides.
+ClipKernel frame_kernel() {
+  return {.size = {1, 3, 3}, .time = {0, 0}, .edges = Edges::kZero, .of_images = true};
+}
+
+void add_middle(BandNet& net, int64_t channels) {
+  net.add<CausalResidualLayer>("mid_block.resnets.0", channels, channels);
+  net.add<OneFrameAttention>("mid_block.attentions.0", channels);
+  net.add<CausalResidualLayer>("mid_block.resnets.1", channels, channels);
+}
+
+void add_encoder(BandNet& net, const WanVaeConfig& config) {
+  int64_t channels = config.base_dim;
+  net.add<CausalConvLayer>("conv_in", kPixelChannels, channels);
+  int64_t number = 0;  // of the blocks, which lie in one row
+  const auto next = [&number] { return "down_blocks." + std::to_string(number++); };
+  for (size_t i = 0; i < config.dim_mult.size(); ++i) {
+    const int64_t width = config.base_dim * config.dim_mult[i];
+    for (int64_t j = 0; j < config.num_res_blocks; ++j) {
+      net.add<CausalResidualLayer>(next(), channels, width);
+      channels = width;
+    }
+    if (i == config.temporal_downsample.size()) {
+      break;
+    }
+    ClipKernel halving = frame_kernel();
+    halving.stride = {1, 2, 2};
+    halving.zeros_behind = true;
+    const std::string block = next();
+    net.add<ConvLayer>(block, channels, channels, halving, "resample.1");
+    if (config.temporal_downsample[i]) {
+      net.add<FrameHalvingLayer>(block, channels);
+    }
+  }
+  add_middle(net, channels);
+  net.add<CausalNormConvLayer>("", channels, 2 * config.z_dim);
+}
+
+void add_decoder(BandNet& net, const WanVaeConfig& config) {
+  int64_t channels = config.base_dim * config.dim_mult.back();
+  net.add<CausalConvLayer>("conv_in", config.z_dim, channels);
+  add_middle(net, channels);
+  for (size_t i = 0; i < config.dim_mult.size(); ++i) {
+    const std::string block = "up_blocks." + std::to_string(i);
+    const int64_t width = config.base_dim * config.dim_mult[config.dim_mult.size() - 1 - i];
+    for (int64_t j = 0; j < config.num_res_blocks + 1; ++j) {
+      net.add<CausalResidualLayer>(block + ".resnets." + std::to_string(j), channels, width);
+      channels = width;
+    }
+    if (i == config.temporal_downsample.size()) {
+      break;
+    }
+    const std::string upsampler = block + ".upsamplers.0";
+    if (config.temporal_downsample[config.temporal_downsample.size() - 1 - i]) {
+      net.add<LaterFramesDoublingLayer>(upsampler, channels);
+    }
+    net.add<UpsampleLayer>(upsampler, channels, channels / 2, 1, frame_kernel(), "resample.1");
+    channels /= 2;
+  }
+  net.add<CausalNormConvLayer>("", channels, kPixelChannels);
+}
+
+LatentSpace space_of(const WanVaeConfig& config) {
+  KINORA_CHECK(config.dim_mult.size() == config.temporal_downsample.size() + 1 &&
+                   config.num_res_blocks > 0 && config.base_dim > 0 && config.z_dim > 0,
+               kConfig,
+               "[wan_vae] there must be channels and blocks, and one halving less than "
+               "multipliers, got ",
+               config.base_dim, ", ", config.z_dim, " and ", config.num_res_blocks, ", ",
+               config.temporal_downsample.size(), " and ", config.dim_mult.size());
+  for (const auto& [name, values] : {std::pair{"latents_mean", &config.latents_mean},
+                                     std::pair{"latents_std", &config.latents_std}}) {
+    KINORA_CHECK(std::ssize(*values) == config.z_dim, kConfig, "[wan_vae] ", name,
+                 " must have one value for each of ", config.z_dim, " channels, got ",
+                 values->size());
+  }
+  LatentSpace space;
+  space.channels = config.z_dim;
+  space.compression = int64_t{1} << config.temporal_downsample.size();
+  space.frame_compression = int64_t{1} << std::ranges::count(config.temporal_downsample, true);
+  space.first_frame_alone = true;
+  space.shift = config.latents_mean;
+  space.scale.clear();
+  for (const double std : config.latents_std) {
+    space.scale.push_back(1.0 / std);
+  }
+  return space;
+}
+
+/// The largest number of latent frames, of all halved again and again, with which `fits`; 1 if none
+/// does.
+template <typename Fits>
+int64_t piece_of(int64_t latents, const Fits& fits) {
+  int64_t piece = latents;
+  while (piece > 1 && !fits(piece)) {
+    piece = (piece + 1) / 2;
+  }
+  return piece;
+}
+
+/// `total` in pieces: `first`, then `others`, the last one what is left.
+std::vector<int64_t> in_pieces(int64_t total, int64_t first, int64_t others) {
+  std::vector<int64_t> pieces = {std::min(total, first)};
+  for (int64_t left = total - pieces.front(); left > 0; left -= pieces.back()) {
+    pieces.push_back(std::min(left, others));
+  }
+  return pieces;
+}
+
+}  // namespace
+
+WanVae::WanVae(const WanVaeConfig& config)
+    : ClipAutoencoder(space_of(config)),
+      encoder_(space().compression),
+      decoder_(1),
+      quant_conv_(nn::ConvShape::same(2 * config.z_dim, 2 * config.z_dim, 1, 3)),
+      post_quant_conv_(nn::ConvShape::same(config.z_dim, config.z_dim, 1, 3)) {
+  add_encoder(encoder_, config);
+  add_decoder(decoder_, config);
+  add_child("encoder", encoder_);
+  add_child("decoder", decoder_);
+  add_child("quant_conv", quant_conv_);
+  add_child("post_quant_conv", post_quant_conv_);
+}
+
+int64_t WanVae::decode_piece(const ClipSize& latents) const {
+  return piece_of(latents.frames, [&](int64_t frames) {
+    return decoder_.piece_fits(latents, frames, memory_budget());
+  });
+}
+
+nn::BandPlan WanVae::decode_plan(const ClipSize& latents, bool with_gradients) const {
+  return with_gradients ? decoder_.plan(latents, memory_budget(), true)
+                        : decoder_.piece_plan(latents, decode_piece(latents), memory_budget());
+}
+
+LatentMoments WanVae::encode_clip(const at::Tensor& pixels) {
+  if (at::GradMode::is_enabled()) {
+    return moments_of(quant_conv_.forward(encoder_.forward(pixels, memory_budget())));
+  }
+  const int64_t frames = pixels.size(kWanFramesDim);
+  const int64_t unit = space().frame_compression;
+  const int64_t piece = piece_of(latent_frames(space(), frames), [&](int64_t latents) {
+    return encoder_.piece_fits(clip_size(pixels), latents * unit, memory_budget());
+  });
+  return moments_of(quant_conv_.forward(encoder_.forward_pieces(
+      pixels, in_pieces(frames, 1 + (piece - 1) * unit, piece * unit), memory_budget())));
+}
+
+at::Tensor WanVae::decode_clip(const at::Tensor& raw) {
+  const at::Tensor latents = post_quant_conv_.forward(raw);
+  if (at::GradMode::is_enabled()) {
+    return decoder_.forward(latents, memory_budget());
+  }
+  const int64_t piece = decode_piece(clip_size(latents));
+  return decoder_.forward_pieces(latents, in_pieces(raw.size(kWanFramesDim), piece, piece),
+                                 memory_budget());
+}
+
+}  // namespace kinora::models
