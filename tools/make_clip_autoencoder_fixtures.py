@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae}.safetensors:
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae}.safetensors, and wan_vae_names.json:
 what autoencoders of clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
 (AutoencoderKLHunyuanVideo, AutoencoderKLWan and AutoencoderKL; the rest is in reference/).
 
@@ -153,8 +153,42 @@ def wan():
         "decode_image": (decode, [1, 2, 1, 2, 3], False)})
 
 
+def wan_names():
+    """tests/models/data/wan_vae_names.json: each key of Wan 2.1's own file, and diffusers' key of it."""
+    from diffusers import AutoencoderKLWan
+    from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
+
+    def layers(*paths):
+        return [f"{path}.{kind}" for path in paths for kind in ("weight", "bias")]
+
+    def block(path, widens=False):
+        norms = [path + ".residual.0.gamma", path + ".residual.3.gamma"]
+        more = layers(path + ".shortcut") if widens else []
+        return norms + layers(path + ".residual.2", path + ".residual.6") + more
+
+    keys = layers("conv1", "conv2")
+    for half in "encoder", "decoder":
+        keys += layers(half + ".conv1", half + ".head.2", half + ".middle.1.to_qkv", half + ".middle.1.proj")
+        keys += [half + ".head.0.gamma", half + ".middle.1.norm.gamma"]
+        keys += block(half + ".middle.0") + block(half + ".middle.2")
+    resamplers = {"encoder.downsamples": (11, (2, 5, 8), 2, (3, 6)), "decoder.upsamples": (15, (3, 7, 11), 11, (4,))}
+    for path, (count, resampling, in_space, widening) in resamplers.items():
+        for number in range(count):
+            own = f"{path}.{number}"
+            if number not in resampling:
+                keys += block(own, number in widening)
+            else:
+                keys += layers(own + ".resample.1") + ([] if number == in_space else layers(own + ".time_conv"))
+    names = {key: next(iter(convert_wan_vae_to_diffusers({key: None}))) for key in keys}
+    with torch.device("meta"):
+        assert sorted(names.values()) == sorted(AutoencoderKLWan().state_dict())
+    path = ROOT.parent / "tests/models/data/wan_vae_names.json"
+    path.write_text(json.dumps(names, indent=0) + "\n")
+    print(path.name, path.stat().st_size, "bytes,", len(names), "names")
+
+
 MAKERS = {"hunyuan_vae": hunyuan, "opensora_vae": opensora, "opensora_causal_vae": opensora_causal,
-          "dc_ae_video": dc_ae, "wan_vae": wan}
+          "dc_ae_video": dc_ae, "wan_vae": wan, "wan_vae_names": wan_names}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

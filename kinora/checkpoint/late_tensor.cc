@@ -53,6 +53,15 @@ LateTensor with_shape(LateTensor tensor, const std::vector<int64_t>& shape) {
   if (tensor.shape == shape) {
     return tensor;
   }
+  if (shape.empty() || shape.front() != tensor.rows()) {
+    tensor.reads_rows = false;
+    tensor.read = [read = std::move(tensor.read), rows = tensor.rows(), shape](int64_t begin,
+                                                                               int64_t end) {
+      return rows_of(read(0, rows).view(shape), begin, end);
+    };
+    tensor.shape = shape;
+    return tensor;
+  }
   tensor.shape = shape;
   tensor.read = [read = std::move(tensor.read), shape](int64_t begin, int64_t end) {
     std::vector<int64_t> part = shape;

@@ -35,7 +35,8 @@ using LateTensors = std::map<std::string, LateTensor>;
 /// A tensor in memory.
 [[nodiscard]] LateTensor late_tensor(const at::Tensor& values);
 
-/// The same elements with the dims of `shape`; the first one stays.
+/// The same elements with the dims of `shape`. Where the first one changes, reading some rows costs
+/// all.
 [[nodiscard]] LateTensor with_shape(LateTensor tensor, const std::vector<int64_t>& shape);
 
 /// `tensors` under the keys of another naming, cut and repeated as it says. What it has no name for

@@ -77,19 +77,31 @@ std::string cleaning_of(const models::ModelConfig& model, const CaptionOptions& 
   if (models::pads_captions(model)) {
     return "as written";
   }
+  if (models::family_of(model).tidies_captions) {
+    return options.cleans ? "tidied" : "as written";
+  }
   return options.cleans ? "cleaned" : "lower case";
 }
 
+std::string cleaned(const std::string& text, const models::ModelConfig& model,
+                    const CaptionOptions& options) {
+  if (models::pads_captions(model)) {
+    return text;
+  }
+  if (models::family_of(model).tidies_captions) {
+    return options.cleans ? prompts::tidied_caption(text) : text;
+  }
+  return prompts::preprocess_caption(text, options.cleans);
+}
+
 /// What is left of a caption's pieces when they are cleaned.
-std::vector<prompts::WeightedText> cleaned(const std::string& text,
-                                           const models::ModelConfig& model,
-                                           const CaptionOptions& options) {
+std::vector<prompts::WeightedText> cleaned_pieces(const std::string& text,
+                                                  const models::ModelConfig& model,
+                                                  const CaptionOptions& options) {
   std::vector<prompts::WeightedText> pieces;
   for (const prompts::WeightedText& piece :
        prompts::parse_weights(text, syntax_of(options.weights))) {
-    std::string clean = models::pads_captions(model)
-                            ? piece.text
-                            : prompts::preprocess_caption(piece.text, options.cleans);
+    std::string clean = cleaned(piece.text, model, options);
     if (!clean.empty()) {
       pieces.push_back({.text = std::move(clean), .weight = piece.weight});
     }
@@ -139,7 +151,7 @@ std::vector<WeightedTokens> tokens_of(const tokenizers::Tokenizer& tokenizer,
                                       const CaptionOptions& options) {
   std::vector<WeightedTokens> all;
   for (const std::string& text : texts) {
-    const std::vector<prompts::WeightedText> pieces = cleaned(text, model, options);
+    const std::vector<prompts::WeightedText> pieces = cleaned_pieces(text, model, options);
     all.push_back(weighted_tokens(tokenizer, pieces, max_length));
     const WeightedTokens& tokens = all.back();
     if (options.says && options.verbose) {

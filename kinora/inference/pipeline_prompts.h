@@ -15,7 +15,7 @@ namespace kinora::inference {
 /// How captions become what a pipeline's denoiser is told.
 struct CaptionOptions {
   std::string negative = {};  ///< what pictures are guided away from
-  bool cleans = true;         ///< prompts::preprocess_caption, of the negative caption, too
+  bool cleans = true;         ///< as the model has it, of the negative caption, too
   /// Of Open-Sora: what is appended to prompts, before they are cleaned. Where nothing is said: the
   /// pipeline's own.
   prompts::OpenSoraScores scores = {};

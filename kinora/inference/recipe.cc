@@ -87,7 +87,7 @@ void describe_text(Fields& fields, TextOptions& text) {
       {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
       "Clean captions as PixArt and Open-Sora were trained on them (lower case, without "
       "addresses, tags and file names). auto = of models of tokens, but not of a frozen CLIP's "
-      "(Stable Diffusion), and not of a pooled vector.");
+      "(Stable Diffusion), not of a pooled vector, and not of Wan.");
 }
 
 void describe_precision(Fields& fields, ModelRecipe& recipe) {

@@ -118,7 +118,8 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
 }
 
 bool cleans_captions(const models::ModelConfig& model) {
-  return !models::family_of(model).conditions.pooled && !models::pads_captions(model);
+  const models::Family& family = models::family_of(model);
+  return !family.conditions.pooled && !family.tidies_captions && !models::pads_captions(model);
 }
 
 }  // namespace kinora::inference

@@ -318,6 +318,7 @@ std::deque<Family> make_families() {
        .is_video = true,
        .conditions = {.text = true, .tokens = true, .frame_mask = true},
        .takes_any_size = true,
+       .tidies_captions = true,
        .sizes = {wan_size("T2V-1.3B", 30, 1536, 8960), wan_size("T2V-14B", 40, 5120, 13824)},
        .resolve = Wan::resolve,
        .macs = Wan::macs,

@@ -101,6 +101,8 @@ struct Family {
   /// Captions for a frozen text encoder are taken as they are written and filled up with padding,
   /// which it and the model read as the rest (Stable Diffusion's 77 tokens).
   bool pads_captions = false;
+  /// They are tidied (prompts::tidied_caption) where others are cleaned as PixArt's.
+  bool tidies_captions = false;
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};
   bool has_text_stream = false;  ///< captions are tokens of the blocks, as the image is

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kinora/core/error.h"
+#include "kinora/models/autoencoders/autoencoder_names.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -144,6 +145,37 @@ models::VideoDcAeConfig dc_ae_config(const json& config) {
   return result;
 }
 
+models::WanVaeConfig wan_config(const json& config) {
+  models::WanVaeConfig result;
+  expect(config, "in_channels", int64_t{3});
+  expect(config, "out_channels", int64_t{3});
+  expect(config, "attn_scales", std::vector<double>());
+  expect(config, "is_residual", false);
+  constexpr int64_t kMostChannels = 65536;
+  constexpr int64_t kMostLevels = 16;
+  read_count(config, "base_dim", kMostChannels, &result.base_dim);
+  for (const auto& [key, value] :
+       {std::pair("decoder_base_dim", json(result.base_dim)), std::pair("patch_size", json())}) {
+    const auto found = config.find(key);
+    KINORA_CHECK(found == config.end() || found->is_null() || *found == value, kConfig,
+                 "[autoencoder] ", key, " must be null in config.json, got ", found->dump());
+  }
+  read_count(config, "z_dim", kMostChannels, &result.z_dim);
+  read_count(config, "num_res_blocks", kMostLevels, &result.num_res_blocks);
+  read(config, "dim_mult", &result.dim_mult);
+  const bool fits = std::ranges::all_of(result.dim_mult, [&](int64_t factor) {
+    return factor >= 1 && factor <= kMostChannels / result.base_dim;
+  });
+  KINORA_CHECK(fits && !result.dim_mult.empty() && std::ssize(result.dim_mult) <= kMostLevels,
+               kConfig, "[autoencoder] dim_mult must have 1 to ", kMostLevels,
+               " factors in config.json, which make at most ", kMostChannels, " of base_dim, got ",
+               json(result.dim_mult).dump());
+  read(config, "temperal_downsample", &result.temporal_downsample);
+  read(config, "latents_mean", &result.latents_mean);
+  read(config, "latents_std", &result.latents_std);
+  return result;
+}
+
 }  // namespace
 
 std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
@@ -167,6 +199,9 @@ std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
   if (has("encoder.conv_in.conv.weight")) {
     return hunyuan_config(parsed);
   }
+  if (has("encoder.down_blocks.0.norm1.gamma")) {
+    return wan_config(parsed);
+  }
   return std::nullopt;
 }
 
@@ -174,6 +209,9 @@ std::string clip_autoencoder_path(const std::string& name) {
   // Open-Sora 1.2 stores what config.json says, too; HunyuanVideo's own files begin with "vae.".
   if (name == "scale" || name == "shift") {
     return "";
+  }
+  if (const std::optional<std::string> path = models::wan_vae_path(name)) {
+    return *path;
   }
   const std::string prefix = "vae.";
   return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
@@ -188,6 +226,9 @@ std::unique_ptr<models::Autoencoder> make_autoencoder(const ClipAutoencoderConfi
   }
   if (const auto* causal = std::get_if<models::OpenSoraCausalVaeConfig>(&config)) {
     return std::make_unique<models::OpenSoraCausalVae>(*causal);
+  }
+  if (const auto* wan = std::get_if<models::WanVaeConfig>(&config)) {
+    return std::make_unique<models::WanVae>(*wan);
   }
   return std::make_unique<models::VideoDcAe>(std::get<models::VideoDcAeConfig>(config));
 }
@@ -211,6 +252,11 @@ std::string describe(const ClipAutoencoderConfig& config) {
               {"chunk", causal->micro_frame_size},
               {"shift", causal->shift},
               {"scale", causal->scale}};
+  } else if (const auto* wan = std::get_if<models::WanVaeConfig>(&config)) {
+    values = {{"kind", "wan"},
+              {"frames", wan->temporal_downsample},
+              {"shift", wan->latents_mean},
+              {"scale", wan->latents_std}};
   } else {
     values = {{"kind", "video_dc_ae"},
               {"scale", std::get<models::VideoDcAeConfig>(config).scaling_factor}};

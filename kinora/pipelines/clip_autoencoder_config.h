@@ -11,15 +11,17 @@
 #include "kinora/models/autoencoders/opensora_causal_vae.h"
 #include "kinora/models/autoencoders/opensora_vae.h"
 #include "kinora/models/autoencoders/video_dc_ae.h"
+#include "kinora/models/autoencoders/wan_vae.h"
 
 namespace kinora::pipelines {
 
 /// How an autoencoder of clips is built.
 using ClipAutoencoderConfig =
     std::variant<models::HunyuanVaeConfig, models::OpenSoraVaeConfig,
-                 models::OpenSoraCausalVaeConfig, models::VideoDcAeConfig>;
+                 models::OpenSoraCausalVaeConfig, models::VideoDcAeConfig, models::WanVaeConfig>;
 
-/// That of a file whose weights have such names: HunyuanVideo's, those of Open-Sora 1.2, 1.3 and 2.
+/// That of a file whose weights have such names: HunyuanVideo's, those of Open-Sora 1.2, 1.3 and 2,
+/// Wan 2.1's.
 /// Sizes are what `config`, the text of the config.json beside it, says, and the published ones
 /// without ("" or a missing key). Nothing where the names are of no such kind. kIo: the config is
 /// no JSON object; kConfig: it asks for what is not there.

@@ -37,11 +37,12 @@ struct PipelineClass {
   double image_guidance = 1.0;  ///< of the picture that it changes
   bool has_controls = false;    ///< controlnet/, and perhaps controlnet_1/, ...
   int64_t clips = 0;            ///< text encoders before T5, all of which are read as one
+  double fps = 0.0;             ///< of clips
 };
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 14> kPipelines = {{
+constexpr std::array<PipelineClass, 15> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -57,6 +58,7 @@ constexpr std::array<PipelineClass, 14> kPipelines = {{
     {"FluxPipeline", "transformer", "flux", 512, 28, 1.0, false, false, 1.0, false, 1},
     {"StableDiffusion3Pipeline", "transformer", "sd3", 77 + 256, 28, 7.0, false, false, 1.0, false,
      2},
+    {"WanPipeline", "transformer", "wan", 512, 50, 5.0, false, false, 1.0, false, 0, 16.0},
 }};
 
 bool is_flux(const PipelineClass& its) {
@@ -83,6 +85,15 @@ std::vector<std::string> class_names(const DiffusersConfig& index, int64_t num_c
     names[static_cast<size_t>(number)] = name;
   }
   return names;
+}
+
+/// kConfig for what pipelines of Wan 2.2 have beside 2.1's.
+void check_one_expert(const Pipeline& pipeline) {
+  const DiffusersConfig index(pipeline.folder / kPipelineFile);
+  KINORA_CHECK(!index.has("boundary_ratio") && !index.get<bool>("expand_timesteps", false), kConfig,
+               "[pipeline] ", index.path(), ": boundary_ratio must be null, and expand_timesteps ",
+               "false, got ", index.written("boundary_ratio"), " and ",
+               index.written("expand_timesteps"), ". Hint: Wan 2.1's are; 2.2 is not read");
 }
 
 }  // namespace
@@ -128,6 +139,7 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
 
 std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   const PipelineClass& its = *find_class(pipeline.class_name);
+  check_one_expert(pipeline);
   const fs::path denoiser = pipeline.part(fs::path(its.denoiser) / "config.json");
   if (its.has_controls) {
     (void)pipeline.part("controlnet/config.json");
@@ -149,6 +161,9 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
                pipeline.class_name, edits ? " shows none" : " shows one",
                ". Hint: take both from one pipeline");
   recipe["sample"]["given_guidance"] = its.image_guidance;
+  if (its.fps > 0.0) {
+    recipe["data"]["fps"] = its.fps;
+  }
   if (!pipeline.text) {
     model["class_names"] = class_names(DiffusersConfig(pipeline.folder / kPipelineFile),
                                        model["num_classes"].get<int64_t>());

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/betas.h"
@@ -253,6 +254,43 @@ json flow_sampling(const DiffusersConfig& scheduler) {
           {"spacing", scheduler.get<bool>("use_dynamic_shifting", false) ? "dit" : "linspace"}};
 }
 
+constexpr const char* kUniPc = "UniPCMultistepScheduler";
+
+bool is_flow_of_unipc(const DiffusersConfig& scheduler) {
+  return scheduler.is("_class_name", kUniPc) && scheduler.get<bool>("use_flow_sigmas", false);
+}
+
+/// The keys below objective of such a UniPC (Wan).
+json unipc_flow_objective(const DiffusersConfig& scheduler) {
+  scheduler.require<int64_t>("num_train_timesteps", diffusion::kDdpmTimesteps,
+                             diffusion::kDdpmTimesteps);
+  scheduler.require<std::string>("prediction_type", "flow_prediction", "epsilon");
+  scheduler.require<bool>("use_dynamic_shifting", false, false);
+  return {{"kind", "flow"},
+          {"times", "logit_normal"},
+          {"shift", scheduler.get<double>("flow_shift", 1.0)}};
+}
+
+/// The keys below sample. The model is told whole timesteps.
+json unipc_flow_sampling(const DiffusersConfig& scheduler) {
+  for (const char* key :
+       {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "thresholding"}) {
+    scheduler.require<bool>(key, false, false);
+  }
+  scheduler.require<bool>("predict_x0", true, true);
+  scheduler.require<bool>("lower_order_final", true, true);
+  scheduler.require<std::string>("solver_type", "bh2", "bh2");
+  scheduler.require<std::string>("final_sigmas_type", "zero", "zero");
+  KINORA_CHECK(scheduler.get<std::vector<int64_t>>("disable_corrector", {}).empty(), kConfig,
+               "[diffusers] ", scheduler.path(), ": disable_corrector must be [], got ",
+               scheduler.written("disable_corrector"));
+  KINORA_CHECK(!scheduler.has("shift_terminal"), kConfig, "[diffusers] ", scheduler.path(),
+               ": shift_terminal must be null, got ", scheduler.written("shift_terminal"));
+  return {{"method", "unipc"},
+          {"order", scheduler.get<int64_t>("solver_order", kDefaultSolverOrder)},
+          {"whole_timesteps", true}};
+}
+
 }  // namespace
 
 std::string objective_recipe(const std::filesystem::path& scheduler_config) {
@@ -261,9 +299,13 @@ std::string objective_recipe(const std::filesystem::path& scheduler_config) {
   if (kind == kFlowEuler) {
     return flow_objective(scheduler).dump();
   }
+  if (is_flow_of_unipc(scheduler)) {
+    return unipc_flow_objective(scheduler).dump();
+  }
   KINORA_CHECK(!kind.starts_with("FlowMatch") && !scheduler.get<bool>("use_flow_sigmas", false),
                kConfig, "[diffusers] ", scheduler.path(), " is of a flow (", kind,
-               "), which Kinora reads of a ", kFlowEuler, ". Hint: give a recipe with --config");
+               "), which Kinora reads of a ", kFlowEuler, " or a ", kUniPc,
+               ". Hint: give a recipe with --config");
   KINORA_CHECK(!scheduler.has("trained_betas"), kConfig, "[diffusers] ", scheduler.path(),
                ": trained_betas must be null, got a list. Hint: beta_schedule");
   const DefaultChain chain = default_chain(kind);
@@ -288,6 +330,9 @@ std::string sampling_recipe(const std::filesystem::path& scheduler_config) {
   const DiffusersConfig scheduler(scheduler_config);
   if (scheduler.is("_class_name", kFlowEuler)) {
     return flow_sampling(scheduler).dump();
+  }
+  if (is_flow_of_unipc(scheduler)) {
+    return unipc_flow_sampling(scheduler).dump();
   }
   const SchedulerClass& its = class_of(scheduler);
   check_known(scheduler, its);

@@ -184,6 +184,81 @@ json describe_multimodal(const ModelConfig& model) {
   return config;
 }
 
+// ---- Wan, whose keys are its own ----
+
+constexpr const char* kWanClass = "WanTransformer3DModel";
+// What WanPipeline draws by itself: 81 frames of 480 x 832 pixels, as latents.
+constexpr int64_t kWanFrames = 21;
+constexpr int64_t kWanHeight = 60;
+constexpr int64_t kWanWidth = 104;
+constexpr int64_t kWanTokens = 512;
+
+bool is_wan(const models::Family& family) {
+  return family.diffusers->class_name == kWanClass;
+}
+
+/// The ratio whose MLP has `width` channels (TransformerConfig::mlp_hidden).
+double ratio_of(int64_t width, int64_t hidden) {
+  const double ratio = static_cast<double>(width) / static_cast<double>(hidden);
+  const bool is_less = static_cast<int64_t>(static_cast<double>(hidden) * ratio) < width;
+  return is_less ? std::nextafter(ratio, 2 * ratio) : ratio;
+}
+
+json wan_recipe(const DiffusersConfig& config) {
+  for (const char* key : {"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"}) {
+    KINORA_CHECK(!config.has(key), kConfig, config.message(), key, " must be null, got ",
+                 config.written(key), ". Hint: image-to-video models of Wan are not read");
+  }
+  config.require<int64_t>("freq_dim", 256, 256);
+  config.require<bool>("cross_attn_norm", true, true);
+  config.require<std::string>("qk_norm", "rms_norm_across_heads", "rms_norm_across_heads");
+  config.require<double>("eps", kNormEpsilon, kNormEpsilon);
+  const auto patch = config.get<std::vector<int64_t>>("patch_size", {1, 2, 2});
+  KINORA_CHECK(patch.size() == 3 && patch[1] == patch[2], kConfig, config.message(),
+               "patch_size must be frames, rows and as many columns, got ",
+               config.written("patch_size"));
+  const auto channels = config.get<int64_t>("in_channels", 16);
+  config.require<int64_t>("out_channels", channels, 16);
+  const auto heads = config.get<int64_t>("num_attention_heads", 40);
+  const int64_t hidden = heads * config.get<int64_t>("attention_head_dim", 128);
+  KINORA_CHECK(hidden > 0, kConfig, config.message(),
+               "num_attention_heads and attention_head_dim must be positive, got ", heads, " and ",
+               config.get<int64_t>("attention_head_dim", 128));
+  return {{"depth", config.get<int64_t>("num_layers", 40)},
+          {"hidden", hidden},
+          {"heads", heads},
+          {"patch", patch[1]},
+          {"patch_frames", patch[0]},
+          {"mlp_ratio", ratio_of(config.get<int64_t>("ffn_dim", 13824), hidden)},
+          {"in_channels", channels},
+          {"frames", kWanFrames},
+          {"height", kWanHeight},
+          {"width", kWanWidth},
+          {"text_channels", config.get<int64_t>("text_dim", 4096)},
+          {"text_tokens", kWanTokens}};
+}
+
+json describe_wan(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
+  KINORA_CHECK(!model.learn_sigma && !model.text_encoder.any(), kConfig,
+               "[diffusers] model.learn_sigma must be false and model.text_encoder.layers 0 for "
+               "diffusers, got ",
+               model.learn_sigma, " and ", model.text_encoder.layers,
+               ". Hint: write a .safetensors file, which has our names");
+  return {{"attention_head_dim", own.hidden / own.heads},
+          {"cross_attn_norm", true},
+          {"eps", kNormEpsilon},
+          {"ffn_dim", own.mlp_hidden()},
+          {"freq_dim", 256},
+          {"in_channels", model.in_channels},
+          {"num_attention_heads", own.heads},
+          {"num_layers", own.depth},
+          {"out_channels", model.in_channels},
+          {"patch_size", {own.patch_frames, own.patch, own.patch}},
+          {"qk_norm", "rms_norm_across_heads"},
+          {"text_dim", model.text_channels}};
+}
+
 /// kConfig where diffusers' class lacks what `model` is.
 void check_multimodal(const ModelConfig& model) {
   const models::TransformerConfig& own = model.transformer;
@@ -251,6 +326,11 @@ bool is_transformer_of(const DiffusersConfig& config, const models::Family& fami
 }
 
 std::string transformer_keys(const DiffusersConfig& config, const models::Family& family) {
+  if (is_wan(family)) {
+    json model = wan_recipe(config);
+    model.update({{"architecture", family.key}, {"learn_sigma", false}, {"compression", 8}});
+    return model.dump();
+  }
   if (is_multimodal(family)) {
     json model =
         family.diffusers->class_name == kSd3Class ? sd3_recipe(config) : flux_recipe(config);
@@ -291,6 +371,9 @@ std::string transformer_keys(const DiffusersConfig& config, const models::Family
 }
 
 std::string describe_transformer(const ModelConfig& model, const models::Family& family) {
+  if (is_wan(family)) {
+    return describe_wan(model).dump();
+  }
   if (is_multimodal(family)) {
     check_multimodal(model);
     return describe_multimodal(model).dump();

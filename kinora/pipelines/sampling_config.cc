@@ -105,6 +105,10 @@ void describe(Fields& fields, SamplingConfig& config) {
              [&config] { return config.threshold == 0.0 || !config.clip_denoised; });
   fields.add("threshold_max", config.threshold_max, "Upper end of that quantile's value.",
              between(1, 1e6));
+  fields.add(
+      "whole_timesteps", config.whole_timesteps,
+      "Flows, all methods but euler: the model is told times that are cut off to thousandths, "
+      "as diffusers' UniPC does (Wan).");
   fields.add("guidance", config.guidance, "Classifier-free guidance scale; 1 = none.",
              between(0, kMostGuidance));
   fields.add("guidance_channels", config.guidance_channels,
@@ -155,6 +159,7 @@ using diffusion::SolverPlan;
 
 constexpr int64_t kDefaultOrder = 2;
 constexpr int64_t kDefaultLmsOrder = 4;
+constexpr double kTimesteps = 1000.0;  // of flows in diffusers
 // The part of the schedule in which SA-Solver adds noise (SASolverScheduler's tau_func).
 constexpr double kTauFrom = 0.2;
 constexpr double kTauTo = 0.8;
@@ -318,12 +323,17 @@ PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::Recti
             .sigma = start};
   }
   // Solvers in the logarithm of signal over noise cannot begin without any signal.
-  const diffusion::Sigmas sigmas = diffusion::flow_sigmas(
+  diffusion::Sigmas sigmas = diffusion::flow_sigmas(
       {.num_steps = config.steps,
        .ends = preserves_variance(config.method) ? diffusion::FlowSigmas::Ends::kAboveZero
                                                  : diffusion::FlowSigmas::Ends::kWhole,
        .shift = schedule.shift,
        .sigmas = config.sigmas});
+  if (config.whole_timesteps) {
+    for (double& time : sigmas.timesteps) {
+      time = std::trunc(time * kTimesteps) / kTimesteps;
+    }
+  }
   NoiseLevels levels =
       from_step(diffusion::along_flow(sigmas, diffusion::Prediction::kFlow), config.method, first);
   if (flow.toward_data) {

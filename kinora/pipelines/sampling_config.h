@@ -66,6 +66,7 @@ struct SamplingConfig {
   int64_t guidance_alternates_after = 0;
   double guidance_rescale = 0.0;
   double given_guidance = 1.0;
+  bool whole_timesteps = false;  // of flows
   /// A sample is the same in every bit whatever is drawn beside it, which costs the batch's speed.
   bool batch_invariant = false;
 

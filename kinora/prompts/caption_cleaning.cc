@@ -151,4 +151,10 @@ std::string preprocess_caption(std::string_view caption, bool cleans) {
   return cleans ? clean_caption(clean_caption(caption)) : lowered(caption);
 }
 
+std::string tidied_caption(std::string_view caption) {
+  static const Regex kSpaces(R"(\s+)", Regex::Dialect::kPython, "[prompt]");
+  const std::string text = unescape_html(unescape_html(fixed_text(valid_utf8(caption))));
+  return strip(kSpaces.replaced(text, " "));
+}
+
 }  // namespace kinora::prompts

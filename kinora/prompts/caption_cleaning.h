@@ -20,4 +20,8 @@ inline constexpr size_t kMostCaptionBytes = size_t{1} << 14;
 /// What both do to a prompt: clean_caption twice, or without `cleans` lower case alone.
 [[nodiscard]] std::string preprocess_caption(std::string_view caption, bool cleans = true);
 
+/// What Wan does to a prompt (WanPipeline's prompt_clean): ftfy's repairs (fixed_text.h),
+/// references of HTML as what they stand for, white space as single spaces.
+[[nodiscard]] std::string tidied_caption(std::string_view caption);
+
 }  // namespace kinora::prompts

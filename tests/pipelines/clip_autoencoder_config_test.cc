@@ -25,8 +25,9 @@ TEST(ClipAutoencoderConfigTest, KindsAreToldByTheirNames) {
   models::OpenSoraVae opensora({});
   models::OpenSoraCausalVae causal({});
   models::VideoDcAe dc_ae({});
-  for (models::ClipAutoencoder* const model :
-       std::initializer_list<models::ClipAutoencoder*>{&hunyuan, &opensora, &causal, &dc_ae}) {
+  models::WanVae wan({});
+  for (models::ClipAutoencoder* const model : std::initializer_list<models::ClipAutoencoder*>{
+           &hunyuan, &opensora, &causal, &dc_ae, &wan}) {
     const std::vector<std::string> names = names_of(*model);
     const auto config = clip_autoencoder_config("", names);
     ASSERT_TRUE(config) << names[0];
@@ -51,6 +52,7 @@ TEST(ClipAutoencoderConfigTest, SizesOfThePublishedModels) {
   EXPECT_EQ(num_parameters(models::OpenSoraVaeConfig{}), 83'653'863 + 309'687'144);
   EXPECT_EQ(num_parameters(models::OpenSoraCausalVaeConfig{}), 259'163'811);
   EXPECT_EQ(num_parameters(models::VideoDcAeConfig{}), 459'462'147);
+  EXPECT_EQ(num_parameters(models::WanVaeConfig{}), 126'892'531);
   const models::OpenSoraVae opensora({});
   const models::LatentSpace& space = opensora.space();
   EXPECT_EQ(space.channels, 4);
@@ -128,6 +130,9 @@ TEST(ClipAutoencoderConfigTest, DescriptionsTellModelsApart) {
   other.micro_frame_size = 9;
   EXPECT_NE(describe(models::OpenSoraVaeConfig{}), describe(other));
   EXPECT_NE(describe(models::HunyuanVaeConfig{}), describe(models::VideoDcAeConfig{}));
+  models::WanVaeConfig centred;
+  centred.latents_mean[0] = 0.0;
+  EXPECT_NE(describe(models::WanVaeConfig{}), describe(centred));
 }
 
 TEST(ClipAutoencoderConfigTest, WhatIsNotThereIsNamed) {
@@ -149,6 +154,8 @@ TEST(ClipAutoencoderConfigTest, NamesOfFiles) {
   EXPECT_EQ(clip_autoencoder_path("temporal_vae.decoder.conv1.conv.bias"),
             "temporal_vae.decoder.conv1.conv.bias");
   EXPECT_EQ(clip_autoencoder_path("scale"), "");
+  EXPECT_EQ(clip_autoencoder_path("decoder.upsamples.7.time_conv.weight"),
+            "decoder.up_blocks.1.upsamplers.0.time_conv.weight");
 }
 
 }  // namespace clip_autoencoder_config_test

@@ -109,6 +109,35 @@ TEST_F(SchedulerSamplingTest, AFileWithoutAChainHasThatOfItsClass) {
   EXPECT_EQ(chain("TCDScheduler")["betas"], "scaled_linear");
 }
 
+// As Wan has it.
+TEST_F(SchedulerSamplingTest, AFlowOfUniPcIsRead) {
+  const json wan = {{"_class_name", "UniPCMultistepScheduler"},
+                    {"use_flow_sigmas", true},
+                    {"prediction_type", "flow_prediction"},
+                    {"flow_shift", 3.0}};
+  EXPECT_EQ(recipe(wan), json({{"method", "unipc"}, {"order", 2}, {"whole_timesteps", true}}));
+  const json objective = json::parse(objective_recipe(path_));
+  EXPECT_EQ(objective["kind"], "flow");
+  EXPECT_EQ(objective["shift"], 3.0);
+  const auto changed = [&](const char* key, const json& value) {
+    json config = wan;
+    config[key] = value;
+    return config;
+  };
+  EXPECT_THAT(refusal(changed("disable_corrector", json::array({0}))),
+              HasSubstr("disable_corrector must be [], got [0]"));
+  EXPECT_THAT(refusal(changed("shift_terminal", 0.1)), HasSubstr("shift_terminal must be null"));
+  EXPECT_THAT(refusal(changed("solver_type", "bh1")),
+              HasSubstr("solver_type must be \"bh2\", got \"bh1\""));
+  for (const auto& [key, value] : {std::pair<const char*, json>("prediction_type", "epsilon"),
+                                   {"use_dynamic_shifting", true},
+                                   {"num_train_timesteps", 100}}) {
+    (void)recipe(changed(key, value));
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return objective_recipe(path_); }),
+                HasSubstr(key));
+  }
+}
+
 TEST_F(SchedulerSamplingTest, WhatKinoraLacksIsRefusedByName) {
   EXPECT_THAT(refusal({{"_class_name", "CMStochasticIterativeScheduler"}}),
               HasSubstr("got \"CMStochasticIterativeScheduler\""));

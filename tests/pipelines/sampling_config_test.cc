@@ -119,6 +119,23 @@ TEST(MakeSamplerTest, EveryMethodOfAChainMakesItsEvaluations) {
   EXPECT_EQ(diffusion::num_steps(make_sampler({.method = Method::kHeun, .steps = 8}, flow())), 15);
 }
 
+TEST(MakeSamplerTest, AFlowsTimestepsAreWholeWhereAsked) {
+  const auto times = [](bool whole) {
+    const auto plan = std::get<diffusion::SolverPlan>(
+        make_sampler({.method = Method::kUniPc, .steps = 4, .whole_timesteps = whole}, flow()));
+    std::vector<double> all;
+    for (const diffusion::SolverStep& step : plan.steps) {
+      all.push_back(1000.0 * step.t);
+    }
+    return all;
+  };
+  // Those of UniPCMultistepScheduler with flow_shift 3.
+  EXPECT_THAT(times(true),
+              testing::Pointwise(testing::DoubleNear(1e-9), {999.0, 900.0, 750.0, 500.0}));
+  EXPECT_THAT(times(false),
+              testing::Pointwise(testing::DoubleNear(1e-3), {999.999, 900.12, 750.3748, 500.999}));
+}
+
 TEST(MakeSamplerTest, SettingsOfSolversArrive) {
   const auto plan = [](const SamplingConfig& config) {
     return std::get<diffusion::SolverPlan>(make_sampler(config, learned()));

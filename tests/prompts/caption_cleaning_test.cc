@@ -22,6 +22,15 @@ TEST(CaptionCleaningTest, IsThatOfDiffusers) {
   }
 }
 
+TEST(CaptionCleaningTest, TidyingIsThatOfDiffusersForWan) {
+  const nlohmann::json all = records("tidied");
+  ASSERT_GE(all.size(), 60U);
+  for (const nlohmann::json& record : all) {
+    const auto caption = record.at(0).get<std::string>();
+    EXPECT_EQ(tidied_caption(caption), record.at(1).get<std::string>()) << quote(caption);
+  }
+}
+
 TEST(CaptionCleaningTest, WithoutItOnlyTheCaseChanges) {
   EXPECT_EQ(preprocess_caption(" A (Red) Ball.jpg ", /*cleans=*/false), "a (red) ball.jpg");
 }

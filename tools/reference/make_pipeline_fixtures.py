@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -26,6 +26,9 @@ the latents without a negative prompt.
 
 Of flux/ and sd3/ there are a T5 and one or two CLIPs, "pooled" [B + 1, P] beside the states, which are as many
 for each text, and two prompts.
+
+Of wan/ there are a UMT5 and two prompts, noise and latents are [B, 4, 3, 4, 6] and pictures F16
+[B, 3, 9, 32, 48]; latents.euler are those with FlowMatchEulerDiscreteScheduler.
 
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
@@ -371,6 +374,43 @@ def write_multimodal(name, pipeline_class, scheduler, negative, clips):
     report(name, folder, tensors)
 
 
+def write_wan(name, scheduler, negative):
+    config = transformers.UMT5Config(vocab_size=800, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4,
+                                     feed_forward_proj="gated-gelu")
+    transformer = diffusers.WanTransformer3DModel(
+        num_attention_heads=2, attention_head_dim=12, in_channels=4, out_channels=4, text_dim=16, ffn_dim=40,
+        num_layers=2, rope_max_seq_len=64)
+    vae = diffusers.AutoencoderKLWan(base_dim=4, z_dim=4, num_res_blocks=1, latents_mean=[0.5, -0.25, 0.0, 0.125],
+                                     latents_std=[2.0, 0.5, 1.0, 1.5])
+    parts = {"text_encoder": randomised(transformers.UMT5EncoderModel(config), 1),
+             "transformer": randomised(transformer, 2), "vae": randomised(vae, 3), "scheduler": scheduler}
+    folder = save_parts(name, parts)
+    shutil.copytree(TESTS / "tokenizers/data/t5_json", folder / "tokenizer")
+    diffusers.WanPipeline(tokenizer=transformers.T5TokenizerFast.from_pretrained(folder / "tokenizer"),
+                          **parts).save_config(folder)
+
+    pipeline = open_pipeline(diffusers.WanPipeline, folder)
+    prompts = [PROMPTS[1], "two green stars " * 110]
+    noise = initial_noise(len(prompts), 4, 3, 4, 6)
+
+    def draw(output_type):
+        return pipeline(prompts, [negative] * len(prompts), num_inference_steps=4, latents=noise.clone(),
+                        num_frames=9, height=32, width=48, output_type=output_type).frames
+
+    with torch.no_grad():
+        states, null = pipeline.encode_prompt(prompts, [negative] * len(prompts), max_sequence_length=512)
+        states = torch.cat([states, null[:1]])
+        mask = states.abs().sum(2) > 0
+        tensors = {"noise": noise, "states": states[mask], "lengths": mask.sum(1), "latents": draw("latent"),
+                   "pictures": draw("pt").transpose(1, 2).half()}
+        pipeline.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+        tensors["latents.euler"] = draw("latent")
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts), "latents.euler": pipeline.scheduler.to_json_string()})
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -491,7 +531,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
     wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner", "flux",
-                              "sd3"]
+                              "sd3", "wan"]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -534,3 +574,7 @@ if __name__ == "__main__":
     if "sd3" in wanted:
         write_multimodal("sd3", diffusers.StableDiffusion3Pipeline,
                          diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0), "blurry, of low quality", 2)
+    # As the published Wan 2.1 have it.
+    if "wan" in wanted:
+        write_wan("wan", diffusers.UniPCMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0), "blurry, of low quality")

@@ -17,6 +17,7 @@ import bs4  # noqa: F401  (PixArt's cleaning wants it; without it nothing is cle
 import ftfy  # noqa: F401
 from compel.prompt_parser import PromptParser
 from diffusers import PixArtAlphaPipeline
+from diffusers.pipelines.wan.pipeline_wan import prompt_clean
 
 BRACKETS = [
     "normal text", "", "an (important) word", "(unbalanced", "un)balanced]", "\\(literal\\]",
@@ -86,6 +87,7 @@ def main():
         "brackets": [[text, parse_brackets(text)] for text in BRACKETS],
         "signs": [[text, signs(text)] for text in SIGNS],
         "captions": [[text, clean(text), clean(clean(text))] for text in CAPTIONS],
+        "tidied": [[text, prompt_clean(text)] for text in CAPTIONS],
     }
     rows = ",\n".join(f'"{name}": [\n' + ",\n".join(json.dumps(record) for record in of) + "\n]"
                       for name, of in records.items())

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -48,6 +50,11 @@ constexpr std::array<Renamed, 10> kAttentionNames = {{{"norm", "group_norm"},
                                                       {"value", "to_v"},
                                                       {"proj_attn", "to_out.0"},
                                                       {"group_norm", "group_norm"}}};
+
+/// Layers of a residual block of Wan's, by their number.
+constexpr std::array<Renamed, 4> kWanResidual = {
+    {{"0", "norm1"}, {"2", "conv1"}, {"3", "norm2"}, {"6", "conv2"}}};
+constexpr int64_t kWanBlocks = 4;  // of a level of the decoder: three residual ones and a resampler
 
 /// CompVis' words after "encoder" or "decoder".
 Words from_compvis(const Words& words, size_t num_levels) {
@@ -107,6 +114,50 @@ std::string tiny_path(std::string_view key, bool is_decoder) {
   const int64_t shift = is_decoder ? 1 : 0;
   return (is_decoder ? "decoder.layers." : "encoder.layers.") +
          std::to_string(std::stol(number) - shift) + std::string(key.substr(dot));
+}
+
+std::optional<std::string> wan_vae_path(std::string_view key) {
+  Words words;
+  for (const std::string_view word : split(key, '.')) {
+    words.emplace_back(word);
+  }
+  if (words.size() == 2 && (words[0] == "conv1" || words[0] == "conv2")) {
+    return joined({words[0] == "conv1" ? "quant_conv" : "post_quant_conv", words[1]});
+  }
+  const bool is_half = words.size() >= 3 && (words[0] == "encoder" || words[0] == "decoder");
+  if (is_half && words[1] == "conv1") {
+    return joined({words[0], "conv_in", words[2]});
+  }
+  if (!is_half || words.size() < 4 || !is_number(words[2])) {
+    return std::nullopt;
+  }
+  const int64_t number = std::stol(words[2]);
+  Words path = {words[0]};
+  if (words[1] == "head") {
+    path.emplace_back(number == 0 ? "norm_out" : "conv_out");
+  } else if (words[1] == "middle") {
+    path.emplace_back("mid_block");
+    path.emplace_back(number == 1 ? "attentions.0" : number == 0 ? "resnets.0" : "resnets.1");
+  } else if (words[1] == "downsamples") {
+    path.insert(path.end(), {"down_blocks", words[2]});
+  } else if (words[1] == "upsamples") {
+    path.insert(path.end(), {"up_blocks", std::to_string(number / kWanBlocks)});
+    const int64_t place = number % kWanBlocks;
+    path.emplace_back(place + 1 == kWanBlocks ? "upsamplers.0"
+                                              : "resnets." + std::to_string(place));
+  } else {
+    return std::nullopt;
+  }
+  size_t rest = 3;
+  if (words[rest] == "residual" && words.size() == 6) {
+    path.push_back(renamed(words[4], kWanResidual));
+    rest = 5;
+  } else if (words[rest] == "shortcut") {
+    path.emplace_back("conv_shortcut");
+    rest = 4;
+  }
+  path.insert(path.end(), words.begin() + static_cast<std::ptrdiff_t>(rest), words.end());
+  return joined(path);
 }
 
 }  // namespace kinora::models

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,5 +14,9 @@ namespace kinora::models {
 
 /// Of AutoencoderTiny, from the keys of TAESD's file of one half (`3.conv.0.weight`).
 [[nodiscard]] std::string tiny_path(std::string_view key, bool is_decoder);
+
+/// Of WanVae, from the keys of Wan 2.1's own file (`encoder.middle.0.residual.2.weight`), whose
+/// decoder has four blocks a level. Nothing for other keys.
+[[nodiscard]] std::optional<std::string> wan_vae_path(std::string_view key);
 
 }  // namespace kinora::models

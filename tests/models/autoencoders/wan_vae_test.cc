@@ -4,8 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "kinora/models/autoencoders/autoencoder_names.h"
 #include "tests/error_of.h"
 #include "tests/models/autoencoders/clip_autoencoder_fixture.h"
+#include "tests/places.h"
 
 namespace kinora::models {
 namespace wan_vae_test {
@@ -87,6 +95,26 @@ TEST(WanVaeTest, AClipOf720RowsFitsInto24GB) {
   EXPECT_FALSE(plan.on_host);
   EXPECT_EQ(plan.stages[0].bands, 1);
   EXPECT_GE(model.decode_piece(latents), 1);
+}
+
+// As diffusers converts Wan 2.1's own file (tools/make_clip_autoencoder_fixtures.py).
+TEST(WanVaeTest, AuthorsNamesAreKnown) {
+  std::ifstream file(source_path("tests/models/data/wan_vae_names.json"));
+  const auto names = nlohmann::json::parse(file).get<std::map<std::string, std::string>>();
+  std::set<std::string> found;
+  for (const auto& [theirs, path] : names) {
+    EXPECT_EQ(wan_vae_path(theirs).value_or("nothing"), path) << theirs;
+    found.insert(path);
+  }
+  WanVae model(WanVaeConfig{});
+  int64_t parameters = 0;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    EXPECT_TRUE(found.contains(path)) << path;
+    EXPECT_FALSE(wan_vae_path(path).has_value()) << path;
+    parameters += parameter->numel();
+  }
+  EXPECT_EQ(model.named_parameters().size(), names.size());
+  EXPECT_EQ(parameters, 126'892'531);  // as diffusers'
 }
 
 TEST(WanVaeTest, FramesAndLatentFrames) {
