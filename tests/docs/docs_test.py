@@ -35,6 +35,9 @@ SMALL_MODELS["flux-lora"] = ["model.depth=1", "model.parallel_depth=1", "model.h
                             "model.rotary_axes=[4, 14, 14]", *SMALL_PICTURES]
 
 
+SMALL_MODELS["wan-lora"] = [*SMALL_TRANSFORMER, *SMALL_CLIPS]
+
+
 def bench(recipe, *overrides):
     small = SMALL + SMALL_MODELS.get(recipe.stem, SMALL_TRANSFORMER)
     if recipe.stem.startswith("opensora-"):
