@@ -13,7 +13,9 @@
 #include "kinora/inference/kept_tokenizer.h"
 #include "kinora/inference/setup.h"
 #include "kinora/inference/updates.h"
+#include "kinora/models/families.h"
 #include "kinora/models/unets/unet_names.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/optim/held_weights.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/sequence.h"
@@ -130,6 +132,17 @@ bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
 /// Takes the path that the recipe asks for.
 void set_path(TrainedModel& trained) {
   trained.kernels = fast_path(trained.recipe, *trained.model, trained.device);
+  if (trained.recipe.sample.sampling.fp8) {
+    const models::Model& model = *trained.model;
+    KINORA_CHECK(trained.kernels != nullptr && model.can_sample_in_fp8(), kConfig,
+                 "[sample] sample.fp8 is for transformers on the fast path, and ",
+                 models::name_of(model.config()),
+                 trained.kernels == nullptr ? " takes the plain one here" : " is none",
+                 ". Hint: it needs a GPU and --precision bf16 or fp16; sample.fp8=false");
+    trained.kernels->use_fp8(
+        std::make_unique<ops::Fp8>(model.num_fast_linears(), trained.device,
+                                   ops::Fp8Scaling::kDelayed, ops::Fp8Use::kSampling));
+  }
   trained.model->use_fast_path(trained.kernels);
   trained.graphs = records(trained.recipe, trained.kernels.get());
 }

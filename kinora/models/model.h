@@ -56,6 +56,8 @@ class Model : public nn::Module, public diffusion::Denoiser {
 
   /// Linears of the blocks, which the fast path can compute in fp8.
   [[nodiscard]] virtual int64_t num_fast_linears() const { return 0; }
+  /// Whether passes without gradients can compute them so, too (ops::Fp8Use::kSampling).
+  [[nodiscard]] virtual bool can_sample_in_fp8() const { return false; }
   /// Beside attention and norms, what of the fast path never computes in fp8, in words; empty:
   /// nothing. When parameters have their memory.
   [[nodiscard]] virtual std::string what_stays_16_bit() { return {}; }

@@ -156,6 +156,9 @@ void BlockKernels::use_fp8(std::unique_ptr<Fp8> fp8) {
       std::move(fp8), impl_->type, *impl_->products, impl_->ways,
       [this](const at::Tensor& x, const at::Tensor& dy, const LinearWeights& weights) {
         (void)linear({.value = x}, weights);
+        if (!dy.defined()) {
+          return;
+        }
         (void)input_grad({.value = dy}, weights);
         weight_grad({.value = dy}, {.value = x}, weights, /*overwrite=*/true);
       });
@@ -273,7 +276,8 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
                                              const at::Tensor& addend) {
   Impl& impl = *impl_;
   const bool adds = addend.defined();
-  if (!adds && !keep && impl.products && !x.fp8.defined()) {
+  if (!adds && !keep && impl.products && !x.fp8.defined() &&
+      !impl.covers(consumer.number, x.rows())) {
     const at::Tensor out = empty_with_room(x.value.size(0), linear.weight.size(0), consumer.room);
     MatmulProblem problem = forward_problem(x.value, linear.weight, out);
     problem.epilogue = Epilogue::kBiasGelu;

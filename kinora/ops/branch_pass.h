@@ -7,6 +7,7 @@
 
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/block_stack.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/ops/low_rank_linears.h"
 #include "kinora/ops/token_attention.h"
 
@@ -29,10 +30,12 @@ struct BranchPass {
   at::Tensor text_grad{};              ///< fp32 [B L, C], added to; undefined: not wanted
   UpdateGradients update_gradients{};  ///< of the block that is on its way back
 
-  /// The number by which fp8 knows a linear: none where nothing is trained, since its scales and
+  /// The number by which fp8 knows a linear: none where nothing is trained, and its scales and
   /// quantised weights are those of training.
   [[nodiscard]] int64_t number(const LinearWeights* linear) const {
-    return trains && linear != nullptr ? linear->number : -1;
+    const bool is_known =
+        trains || (kernels.fp8() != nullptr && kernels.fp8()->is_for_sampling());
+    return is_known && linear != nullptr ? linear->number : -1;
   }
   [[nodiscard]] Consumer consumer(const LinearWeights* linear) const {
     return {number(linear), linear != nullptr ? kernels.room(*linear) : 0};

@@ -31,23 +31,19 @@ kernels::ScaleUpdate scale_update(const at::Tensor& amax, const at::Tensor& hist
   return update;
 }
 
-/// Both copies of a matrix of this shape, not filled yet.
-Operand unfilled_bytes(at::IntArrayRef shape, at::Device device) {
-  const auto bytes = at::device(device).dtype(at::kByte);
-  Operand operand;
-  operand.fp8 = at::empty(shape, bytes);
-  operand.fp8_transposed = at::empty({shape[1], shape[0]}, bytes);
-  return operand;
-}
-
-/// The same with a factor for each block.
-Operand unfilled_blocks(at::IntArrayRef shape, bool is_square, at::Device device) {
-  const auto floats = at::device(device).dtype(at::kFloat);
-  Operand operand = unfilled_bytes(shape, device);
+/// With a factor for each block.
+Operand unfilled_blocks(Operand operand, bool is_square) {
+  const at::IntArrayRef shape = operand.fp8.sizes();
+  const auto floats = operand.fp8.options().dtype(at::kFloat);
   operand.factors = at::empty({kernels::block_factors(shape[0], shape[1], is_square)}, floats);
   operand.transposed_factors =
       at::empty({kernels::block_factors(shape[1], shape[0], is_square)}, floats);
   return operand;
+}
+
+/// Null where there is none.
+void* data_of(const at::Tensor& bytes) {
+  return bytes.defined() ? bytes.data_ptr() : nullptr;
 }
 
 void fill_blocks(const at::Tensor& value, bool is_square, const Operand& operand) {
@@ -72,11 +68,13 @@ bool Fp8::possible(at::Device device) {
                               : cuda::kernel_capability(device) >= 89;
 }
 
-Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling)
-    : num_linears_(num_linears), device_(device), scaling_(scaling) {
-  KINORA_CHECK(possible(device), kConfig,
-               "[fp8] train.fp8 needs a GPU of compute capability 8.9 or more (Ada, Hopper or "
-               "newer) and a build with nvcc. Hint: train.fp8=false computes in train.precision");
+Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling, Fp8Use use)
+    : num_linears_(num_linears), device_(device), scaling_(scaling), use_(use) {
+  const char* const key = is_for_sampling() ? "sample.fp8" : "train.fp8";
+  KINORA_CHECK(possible(device), kConfig, "[fp8] ", key,
+               " needs a GPU of compute capability 8.9 or more (Ada, Hopper or newer) and a build "
+               "with nvcc. Hint: ",
+               key, "=false computes in 16 bits");
   const auto options = at::device(device).dtype(at::kFloat);
   amax_ = at::zeros({2 * num_linears * kStride}, options);
   history_ = at::zeros({2 * num_linears * kStride, kFp8History}, options);
@@ -90,6 +88,22 @@ Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling)
   weight_largest_ = at::full({num_linears * kStride}, kernels::kLargestE4M3, options);
 }
 
+void Fp8::begin_run() {
+  num_steps_ = 0;
+  amax_.zero_();
+  history_.zero_();
+}
+
+Operand Fp8::unfilled_bytes(at::IntArrayRef shape) const {
+  const auto bytes = at::device(device_).dtype(at::kByte);
+  Operand operand;
+  operand.fp8 = at::empty(shape, bytes);
+  if (!is_for_sampling()) {
+    operand.fp8_transposed = at::empty({shape[1], shape[0]}, bytes);
+  }
+  return operand;
+}
+
 void Fp8::begin_step() {
   if (is_delayed() && num_steps_ > 0) {
     cuda::update_scales(scale_update(amax_, history_, kFp8History, largest_, scale_, inverse_));
@@ -100,9 +114,9 @@ void Fp8::begin_step() {
 Operand Fp8::unfilled_weight(const LinearWeights& linear) const {
   const at::IntArrayRef shape = linear.weight.sizes();
   if (scaling_ == Fp8Scaling::kBlock) {
-    return unfilled_blocks(shape, /*is_square=*/true, device_);
+    return unfilled_blocks(unfilled_bytes(shape), /*is_square=*/true);
   }
-  Operand weight = unfilled_bytes(shape, device_);
+  Operand weight = unfilled_bytes(shape);
   weight.factors = weight_inverse_.narrow(0, kStride * linear.number, 1);
   weight.transposed_factors = weight.factors;
   return weight;
@@ -136,7 +150,7 @@ void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
     cuda::quantise(linear.weight.contiguous(),
                    {.type = DType::kF8E4M3,
                     .data = copies.fp8.data_ptr(),
-                    .transposed = copies.fp8_transposed.data_ptr(),
+                    .transposed = data_of(copies.fp8_transposed),
                     .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
   }
 }
@@ -174,7 +188,7 @@ void Fp8::measure(const at::Tensor& value, int64_t number, Role role) {
 }
 
 Operand Fp8::unfilled(at::IntArrayRef shape, int64_t number, Role role) const {
-  Operand operand = unfilled_bytes(shape, device_);
+  Operand operand = unfilled_bytes(shape);
   operand.factors = inverse_.narrow(0, place(number, role), 1);
   operand.transposed_factors = operand.factors;
   operand.number = number;
@@ -185,7 +199,7 @@ kernels::Fp8Output Fp8::output(const Operand& operand, Role role) const {
   const int64_t place = Fp8::place(operand.number, role);
   return {.type = fp8_type(scaling_, role),
           .data = operand.fp8.data_ptr(),
-          .transposed = operand.fp8_transposed.data_ptr(),
+          .transposed = data_of(operand.fp8_transposed),
           .scale = scale_.const_data_ptr<float>() + place,
           .amax = is_delayed() ? amax_.data_ptr<float>() + place : nullptr};
 }
@@ -196,7 +210,7 @@ Operand Fp8::quantise(const at::Tensor& value, int64_t number, Role role,
     if (column_sums.defined()) {
       cuda::add_column_sums(value, column_sums);
     }
-    Operand operand = unfilled_blocks(value.sizes(), /*is_square=*/false, device_);
+    Operand operand = unfilled_blocks(unfilled_bytes(value.sizes()), /*is_square=*/false);
     operand.number = number;
     fill_blocks(value, /*is_square=*/false, operand);
     return operand;

@@ -27,12 +27,22 @@ enum class Fp8Scaling : uint8_t {
   kBlock,
 };
 
+/// What is computed in fp8.
+enum class Fp8Use : uint8_t {
+  kTraining,
+  /// Passes without gradients, of weights that stay: delayed scaling, whose scales begin anew with
+  /// each run of sampling, so that a run's first pass computes in the block's type. Nothing has a
+  /// transposed copy.
+  kSampling,
+};
+
 /// Inputs and weights are E4M3, gradients E5M2; with block scaling, where a factor has few elements
 /// to fit, gradients are E4M3, too, which has one bit more.
 class Fp8 {
  public:
   /// `num_linears`: linears are numbered from 0. kConfig where the device has no fp8 products.
-  Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling = Fp8Scaling::kDelayed);
+  Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling = Fp8Scaling::kDelayed,
+      Fp8Use use = Fp8Use::kTraining);
 
   /// What sizes of fp8 products are multiples of: rows, and both widths of a linear.
   static constexpr int64_t kMultiple = 16;
@@ -41,8 +51,12 @@ class Fp8 {
   [[nodiscard]] static bool possible(at::Device device);
 
   [[nodiscard]] Fp8Scaling scaling() const { return scaling_; }
+  [[nodiscard]] bool is_for_sampling() const { return use_ == Fp8Use::kSampling; }
 
-  /// Once before the passes of an optimizer step: makes the new scales of delayed scaling. Does not
+  /// Sampling: before a run. Does not wait for the device.
+  void begin_run();
+
+  /// Once before the passes of an optimizer step, in sampling before each pass: makes the new scales of delayed scaling. Does not
   /// wait for the device.
   void begin_step();
   /// Behind it quantises the weights of all linears, which are numbered as they stand: at once, or
@@ -99,10 +113,13 @@ class Fp8 {
   [[nodiscard]] at::Tensor of_linears(const at::Tensor& numbers) const;
   /// Room for the copies of a linear's weight.
   [[nodiscard]] Operand unfilled_weight(const LinearWeights& linear) const;
+  /// Of a matrix, not filled yet: the transposed one where this is for training.
+  [[nodiscard]] Operand unfilled_bytes(at::IntArrayRef shape) const;
 
   int64_t num_linears_;
   at::Device device_;
   Fp8Scaling scaling_;
+  Fp8Use use_;
   int64_t num_steps_ = 0;
   // Numbers of a tensor are kStride apart: products want their scales on 16 bytes. Inputs and
   // gradients of linear i are tensors 2 i and 2 i + 1; weights are apart.

@@ -145,9 +145,13 @@ bool Fp8Linears::has_products(const LinearShape& shape) {
   const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_));
   MatmulProblem adding = problems.weight_grad;
   adding.accumulate = true;
-  return shape.rows % Fp8::kMultiple == 0 && products_.supports(problems.forward) &&
-         products_.supports(without_bias(problems.forward)) &&
-         products_.supports(problems.input_grad) && products_.supports(problems.weight_grad) &&
+  const bool has_forward = shape.rows % Fp8::kMultiple == 0 &&
+                           products_.supports(problems.forward) &&
+                           products_.supports(without_bias(problems.forward));
+  if (fp8_->is_for_sampling()) {
+    return has_forward;
+  }
+  return has_forward && products_.supports(problems.input_grad) && products_.supports(problems.weight_grad) &&
          products_.supports(adding);
 }
 
@@ -198,19 +202,23 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
   // products.
   const bool quantises_both = scaling != Fp8Scaling::kDelayed;
   const bool input_is_wide = shape.in >= shape.out;
+  const bool trains = !fp8_->is_for_sampling();
   const auto run = [&](size_t way) {
     if (way != kInFp8) {
-      plain_(trial.x, trial.dy, trial.linear);
+      plain_(trial.x, trains ? trial.dy : at::Tensor(), trial.linear);
       return;
     }
     if (quantises_both || input_is_wide) {
       trial.x_fp8 = trial.fp8.quantise(trial.x, 0, Fp8::kInput);
     }
-    if (quantises_both || !input_is_wide) {
+    if (trains && (quantises_both || !input_is_wide)) {
       trial.dy_fp8 = trial.fp8.quantise(trial.dy, 0, Fp8::kGradient);
     }
     const Operand& weight = trial.fp8.weight(0);
     (void)linear(trial.x_fp8, weight, trial.linear.bias);
+    if (!trains) {
+      return;
+    }
     (void)input_grad(trial.dy_fp8, weight);
     weight_grad(trial.dy_fp8, trial.x_fp8, trial.linear.weight_grad, /*overwrite=*/true);
   };
@@ -288,7 +296,7 @@ void Fp8Linears::count(const Operand& operand, const LinearWeights& linear) {
   const double flops =
       2.0 * static_cast<double>(operand.rows()) * static_cast<double>(linear.weight.numel());
   numbered_flops_ += flops;
-  fp8_flops_ += operand.fp8_transposed.defined() ? flops : 0.0;
+  fp8_flops_ += operand.fp8.defined() || operand.fp8_transposed.defined() ? flops : 0.0;
 }
 
 std::string Fp8Linears::describe() const {

@@ -40,7 +40,8 @@ struct Fp8Problems {
 
 class Fp8Linears {
  public:
-  /// The three products of a linear in the block's type, without results: x, dy, weights.
+  /// The products of a linear in the block's type, without results: x, dy (undefined: forward
+  /// alone), weights.
   using Plain =
       std::function<void(const at::Tensor&, const at::Tensor&, const LinearWeights& linear)>;
 
@@ -50,8 +51,8 @@ class Fp8Linears {
 
   [[nodiscard]] Fp8& fp8() { return *fp8_; }
 
-  /// Whether linear `number` (negative: none) of so many rows computes in fp8: all three products,
-  /// or none; of a linear's parts all, or none. It does where the library has the three, and they, with the quantisation that no
+  /// Whether linear `number` (negative: none) of so many rows computes in fp8: all three products
+  /// (in sampling the one forward), or none; of a linear's parts all, or none. It does where the library has the three, and they, with the quantisation that no
   /// other kernel does on its way, took less time than in the block's type. The first call of a
   /// shape outside of a graph's capture runs and times both (waits for the device, takes memory for
   /// operands of its own); if deterministic it times nothing, and takes fp8 where it runs.

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kinora/device/host_bytes.h"
 
@@ -20,6 +21,10 @@ at::Tensor with_room(const at::Tensor& matrix, int64_t room) {
 
 at::Tensor room_of(const at::Tensor& matrix, int64_t room) {
   return with_room(matrix, room).narrow(1, matrix.size(1), room);
+}
+
+std::pair<const void*, int64_t> key_of(const at::Tensor& weight) {
+  return {weight.storage().unsafeGetStorageImpl(), weight.storage_offset()};
 }
 
 /// visit(update, first) with the first of its columns among those of all.
@@ -136,13 +141,30 @@ LowRankLinears::Copy LowRankLinears::new_copy(const LinearWeights& linear) {
   return copy;
 }
 
+bool LowRankLinears::is_kept(const LinearWeights& linear) {
+  if (take_turns_) {
+    return false;
+  }
+  const auto key = key_of(linear.weight);
+  if (copies_.contains(key)) {
+    return true;
+  }
+  const auto bytes = static_cast<int64_t>(linear.weight.nbytes());
+  if (kept_ + bytes > kMostKept) {
+    return false;
+  }
+  kept_ += bytes;
+  copies_[key];
+  return true;
+}
+
 LowRankLinears::Copy& LowRankLinears::copy_of(const LinearWeights& linear) {
   const at::Tensor& weight = linear.weight;
-  Copy& copy = take_turns_
-                   ? turn_
-                   : copies_[{weight.storage().unsafeGetStorageImpl(), weight.storage_offset()}];
+  const bool keeps = is_kept(linear);
+  Copy& copy = keeps ? copies_[key_of(weight)] : turn_;
   const int64_t version = weight._version();
-  if (take_turns_ || !copy.weight.defined()) {
+  if (!keeps || !copy.weight.defined()) {
+    copy = {};  // its memory is the next one's
     copy = new_copy(linear);
   }
   if (copy.version != version) {
@@ -197,7 +219,8 @@ JoinedProduct LowRankLinears::forward(Operand& x, const LinearWeights& linear) {
 
 JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const LinearWeights& linear,
                                        UpdateGradients& gradients) {
-  const Copy& copy = x.low.defined() && !take_turns_ ? copy_of(linear) : write_low(x, linear);
+  const Copy& copy =
+      x.low.defined() && is_kept(linear) ? copy_of(linear) : write_low(x, linear);
   const JoinedFactors factors = factors_of(copy, linear);
   const bool is_whole = is_joined(linear);
   const auto floats = dy.value.options().dtype(at::kFloat);

@@ -85,14 +85,22 @@ class LowRankLinears {
     JoinedFactors factors = {};  // of several updates, or one that is not as it must be
   };
   [[nodiscard]] static Copy new_copy(const LinearWeights& linear);
-  /// A frozen weight with room behind and below it: a copy, made again when the weight changed.
+  /// A frozen weight with room behind and below it: a copy, made again when the weight changed, or
+  /// for each use of one that is not kept.
   [[nodiscard]] Copy& copy_of(const LinearWeights& linear);
+  /// Whether the copy of a weight outlives its use: that of the first ones, up to kMostKept bytes.
+  [[nodiscard]] bool is_kept(const LinearWeights& linear);
   /// As the last write_low() has left them.
   [[nodiscard]] static JoinedFactors factors_of(const Copy& copy, const LinearWeights& linear);
   Copy& write_low(Operand& x, const LinearWeights& linear);
 
+  /// Of all copies together. Making one anew takes 466 / R of its product's time for R rows, at
+  /// 700 TFLOP/s and 3 TB/s.
+  static constexpr int64_t kMostKept = int64_t{4} << 30;
+
   // By the weight's storage and its place there: a dry run has no addresses.
   std::map<std::pair<const void*, int64_t>, Copy> copies_;
+  int64_t kept_ = 0;  // bytes
   bool take_turns_ = false;
   Copy turn_;  // of the weight that was used last
 };

@@ -136,6 +136,10 @@ void describe(Fields& fields, SamplingConfig& config) {
       "frame; it falls to 1 until the last step, and to 1 at the first frame. U-Nets that change a "
       "picture: guidance scale of that picture. 1 = none.",
       between(1, kMostGuidance));
+  fields.add("fp8", config.fp8,
+             "Of `kinora sample`: compute the products of a transformer's blocks in 8-bit floats "
+             "(Ada, Hopper or newer; bf16 or fp16), but those of a run's first step. Pictures "
+             "change a little.");
   fields.add("batch_invariant", config.batch_invariant,
              "Draw and decode the samples of a batch one by one, so that each is the same in every "
              "bit whatever is drawn beside it. What that costs is measured and said.");

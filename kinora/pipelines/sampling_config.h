@@ -67,6 +67,7 @@ struct SamplingConfig {
   double guidance_rescale = 0.0;
   double given_guidance = 1.0;
   bool whole_timesteps = false;  // of flows
+  bool fp8 = false;  ///< products of the blocks, of `kinora sample` and `kinora bench sample`
   /// A sample is the same in every bit whatever is drawn beside it, which costs the batch's speed.
   bool batch_invariant = false;
 

@@ -70,11 +70,13 @@ void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::
 }
 
 void BlockModel::begin_step() {
-  if (!is_fast() || kernels_->fp8() == nullptr) {
-    return;
+  if (is_fast() && kernels_->fp8() != nullptr) {
+    kernels_->fp8()->begin_step();
+    quantise_weights();
   }
-  ops::Fp8& fp8 = *kernels_->fp8();
-  fp8.begin_step();
+}
+
+void BlockModel::quantise_weights() const {
   for (size_t i = 0; i < linears_.size(); ++i) {
     // Weights that are divided among ranks come for a moment: what is quantised stays.
     with_bucket(block_bucket(static_cast<int64_t>(i)), [&] {
@@ -87,10 +89,22 @@ void BlockModel::begin_step() {
         }
       }
       if (!numbered.empty()) {
-        fp8.quantise_weights(numbered);
+        kernels_->fp8()->quantise_weights(numbered);
       }
     });
   }
+}
+
+bool BlockModel::samples_in_fp8() const {
+  return is_fast() && kernels_->fp8() != nullptr && kernels_->fp8()->is_for_sampling();
+}
+
+diffusion::Prepared BlockModel::prepare(const at::Tensor& /*times*/,
+                                        const diffusion::Conditions& /*conditions*/) {
+  if (samples_in_fp8()) {
+    kernels_->fp8()->begin_run();
+  }
+  return {};
 }
 
 FastPass BlockModel::fast_pass(const at::Tensor& x, int64_t tokens_a_frame) const {
@@ -134,6 +148,12 @@ at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs) const
 
 std::array<at::Tensor, 2> BlockModel::run_joint(ops::BlockStack stack,
                                                 ops::StackInputs inputs) const {
+  if (samples_in_fp8() && stack.block_buckets.front() == first_block_) {  // once a pass
+    if (kernels_->fp8()->num_linears() == 0) {
+      quantise_weights();
+    }
+    kernels_->fp8()->begin_step();
+  }
   const at::ScalarType type = linears_.front().front()->weight.value.scalar_type();
   inputs.x = inputs.x.to(type);
   if (inputs.second.defined()) {

@@ -20,9 +20,13 @@ class BlockModel : public Model {
   void to_device(const at::Device& device) override;
 
   [[nodiscard]] int64_t num_fast_linears() const override;
+  [[nodiscard]] bool can_sample_in_fp8() const override { return num_fast_linears() > 0; }
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone) override;
   void begin_step() override;
+  /// Nothing, but a run of sampling in fp8 begins: models that prepare something call it first.
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
 
  protected:
   explicit BlockModel(const ModelConfig& config);
@@ -58,6 +62,9 @@ class BlockModel : public Model {
   [[nodiscard]] int64_t block_bucket(int64_t use) const { return first_block_ + use; }
 
  private:
+  [[nodiscard]] bool samples_in_fp8() const;
+  void quantise_weights() const;
+
   std::vector<nn::BucketSpec> buckets_;
   int64_t first_block_ = 0;  // in buckets_
   std::vector<std::vector<nn::Linear*>> linears_;

@@ -70,6 +70,7 @@ void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
 
 diffusion::Prepared CaptionModel::prepare(const at::Tensor& times,
                                           const diffusion::Conditions& conditions) {
+  (void)BlockModel::prepare(times, conditions);
   const bool has_text = captions_of(config(), conditions).defined() &&
                         (!text_encoder || conditions.text_lengths.defined());
   if (!is_fast() || !has_text) {  // forward says what is missing

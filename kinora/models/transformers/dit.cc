@@ -250,6 +250,7 @@ at::Tensor DiT::to_image(const at::Tensor& patches) const {
 }
 
 diffusion::Prepared DiT::prepare(const at::Tensor& times, const diffusion::Conditions& conditions) {
+  (void)BlockModel::prepare(times, conditions);
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
   const int64_t batch = conditions.labels.size(0);
   const int64_t columns = (6 * config().transformer.depth + 2) * config().transformer.hidden;

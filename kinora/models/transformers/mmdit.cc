@@ -403,6 +403,7 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
 
 diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) {
+  (void)BlockModel::prepare(times, conditions);
   const at::Tensor captions = captions_of(config(), conditions);
   if (!takes_fast_path() || !captions.defined() || (y_embedder && !conditions.pooled.defined())) {
     return {};  // forward says what is missing
