@@ -297,19 +297,26 @@ LowRankChange rows_of(const LowRankChange& change, int64_t first, int64_t rows) 
   if (first == 0 && rows == change.num_rows()) {
     return change;
   }
-  KINORA_CHECK(change.kind != UpdateKind::kLokr, kConfig, "[lora] ", change.name,
-               " is a LoKr of several weights in one, which has no rows of its own for each of "
-               "them. Hint: --adapter own");
-  LowRankChange own = change;
+  return with_rows(change, [first, rows](const at::Tensor& all) {
+    return all.narrow(0, first, rows).contiguous();
+  });
+}
+
+LowRankChange with_rows(LowRankChange change,
+                        const std::function<at::Tensor(const at::Tensor& rows)>& reordered) {
+  KINORA_CHECK(
+      change.kind != UpdateKind::kLokr, kConfig, "[lora] ", change.name,
+      " is a LoKr, which has no rows of its own for each of several weights in one, or for "
+      "rows in another order. Hint: --adapter own");
   for (const char* name : {"lora_B", "hada_w1_a", "hada_w2_a"}) {
-    if (const auto found = own.factors.find(name); found != own.factors.end()) {
-      found->second = found->second.narrow(0, first, rows).contiguous();
+    if (const auto found = change.factors.find(name); found != change.factors.end()) {
+      found->second = reordered(found->second);
     }
   }
-  if (own.magnitude.defined()) {
-    own.magnitude = own.magnitude.narrow(0, first, rows).contiguous();
+  if (change.magnitude.defined()) {
+    change.magnitude = reordered(change.magnitude);
   }
-  return own;
+  return change;
 }
 
 LowRankChange with_dims(LowRankChange change, size_t dims) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -44,6 +45,11 @@ struct LowRankChange {
 
 /// Rows `first`, ... of a change as one of its own. kConfig for a LoKr, whose rows are products.
 [[nodiscard]] LowRankChange rows_of(const LowRankChange& change, int64_t first, int64_t rows);
+
+/// The change with what `reordered` makes of each of its factors that has the weight's rows.
+/// kConfig for a LoKr.
+[[nodiscard]] LowRankChange with_rows(
+    LowRankChange change, const std::function<at::Tensor(const at::Tensor& rows)>& reordered);
 
 /// The same change of a weight of `dims` dims, whose kernel is of one place: as PEFT has it for a
 /// linear (2) or a convolution (4).

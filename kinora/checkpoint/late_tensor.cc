@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "kinora/checkpoint/head_order.h"
 #include "kinora/core/error.h"
 
 namespace kinora::checkpoint {
@@ -27,6 +28,16 @@ LateTensor with_halves_swapped(const LateTensor& whole) {
   tensor.reads_rows = false;
   tensor.read = [read = whole.read, rows = whole.rows()](int64_t begin, int64_t end) {
     return at::roll(read(0, rows), rows / 2, 0).narrow(0, begin, end - begin);
+  };
+  return tensor;
+}
+
+/// The same with its heads half-split.
+LateTensor with_heads_split(const LateTensor& whole, int64_t head) {
+  LateTensor tensor = whole;
+  tensor.reads_rows = false;
+  tensor.read = [read = whole.read, head, rows = whole.rows()](int64_t begin, int64_t end) {
+    return half_split(read(0, rows), head).narrow(0, begin, end - begin);
   };
   return tensor;
 }
@@ -92,7 +103,11 @@ LateTensors take_renamed(LateTensors& tensors, const nn::Naming& naming) {
       tensor = with_shape(std::move(tensor), name.shape);
     }
     for (size_t part = 0; part < name.keys.size(); ++part) {
-      renamed.emplace(name.keys[part], part_of(tensor, nn::rows_of_key(name, part, tensor.rows())));
+      LateTensor own = part_of(tensor, nn::rows_of_key(name, part, tensor.rows()));
+      if (name.split_head > 0 && part < name.num_split) {
+        own = with_heads_split(own, name.split_head);
+      }
+      renamed.emplace(name.keys[part], std::move(own));
     }
     for (const std::string& copy : name.copies) {
       renamed.emplace(copy, tensor);

@@ -9,11 +9,13 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string_view>
 #include <utility>
 
+#include "kinora/checkpoint/head_order.h"
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/checkpoint/weights_output.h"
 #include "kinora/core/error.h"
@@ -309,7 +311,7 @@ class Placer {
     }
     for (auto& [name, tensor] : read.whole) {
       if (const Rows* rows = find(name)) {
-        KINORA_CHECK(rows->name.keys.size() <= 1 && !rows->name.swaps_halves, kIo, "[lora] ",
+        KINORA_CHECK(rows->name.keys.size() <= 1 && !rows->name.moves_rows(0), kIo, "[lora] ",
                      origin_, ": ", name, " is trained whole, but is only a part of ", rows->path,
                      ", or has its rows in another order");
         const std::vector<int64_t>& shape = weights_.at(rows->path).shape;
@@ -353,6 +355,11 @@ class Placer {
                  parts > 1 ? " for " + std::to_string(parts) + " of these" : "");
     KINORA_CHECK(!rows.name.swaps_halves, kIo, "[lora] ", origin_, ": ", change.name, " changes ",
                  rows.path, ", whose rows lie in another order there, which Kinora lacks");
+    if (rows.name.moves_rows(rows.part)) {
+      change = with_rows(std::move(change), [&rows](const at::Tensor& theirs) {
+        return interleaved(theirs, rows.name.split_head);
+      });
+    }
     change.first_row = range.begin;
     change.places = elements / shape[1];
     // Factors of a convolution of one place are taken for a linear, and the other way round.
@@ -537,10 +544,25 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
     KINORA_CHECK(!name.swaps_halves, kConfig, "[lora] ", path,
                  " has its rows in another order there, which Kinora lacks for updates. Hint: "
                  "write the file with our names");
+    // What was read under such names changes the rows of some keys only.
+    int64_t all_rows = std::accumulate(name.rows.begin(), name.rows.end(), int64_t{0});
+    for (const LowRankChange& change : changes) {
+      all_rows = std::max(all_rows, change.first_row + change.num_rows());
+    }
     for (const LowRankChange& change : changes) {
       for (size_t part = 0; part < name.keys.size(); ++part) {
-        const nn::RowRange rows = nn::rows_of_key(name, part, change.num_rows());
-        LowRankChange own = rows_of(change, rows.begin, rows.count);
+        const nn::RowRange rows = nn::rows_of_key(name, part, all_rows);
+        const int64_t begin = rows.begin - change.first_row;
+        if (begin < 0 || begin + rows.count > change.num_rows()) {
+          continue;
+        }
+        LowRankChange own = rows_of(change, begin, rows.count);
+        own.first_row = 0;
+        if (name.moves_rows(part)) {
+          own = with_rows(std::move(own), [&name](const at::Tensor& ours) {
+            return half_split(ours, name.split_head);
+          });
+        }
         if (!name.shape.empty()) {
           own = with_dims(std::move(own), name.shape.size());
         }

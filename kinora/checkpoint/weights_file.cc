@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "kinora/checkpoint/head_order.h"
 #include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
 #include "kinora/device/host_bytes.h"
@@ -53,6 +54,7 @@ struct Stored {
   std::span<const std::byte> bytes = {};   // where it lies in C order
   const io::TorchTensor* view = nullptr;   // else, or null
   const io::GgufTensor* blocks = nullptr;  // else, or null
+  int64_t split_head = 0;                  // rows of a head that lie half-split; 0: in our order
 };
 
 Stored stored(const io::SafetensorsTensor& tensor) {
@@ -120,15 +122,21 @@ at::Tensor borrowed(const Stored& tensor) {
   return at::from_blob(const_cast<std::byte*>(tensor.bytes.data()), tensor.shape, type);
 }
 
+/// In our order.
+at::Tensor ordered(const Stored& part) {
+  const at::Tensor values = borrowed(part);
+  return part.split_head == 0 ? values : interleaved(values, part.split_head);
+}
+
 /// The parts one after the other along dim 0.
 at::Tensor joined(const std::vector<Stored>& parts) {
   if (parts.size() == 1) {
-    return borrowed(parts.front());
+    return ordered(parts.front());
   }
   std::vector<at::Tensor> tensors;
   tensors.reserve(parts.size());
   for (const Stored& part : parts) {
-    tensors.push_back(borrowed(part));
+    tensors.push_back(ordered(part));
   }
   return at::cat(tensors, 0);
 }
@@ -271,8 +279,8 @@ at::Tensor WeightsFile::read(const std::string& name) const {
 LateTensors WeightsFile::tensors() const {
   LateTensors tensors;
   for (const auto& [name, parts] : content_->tensors) {
-    const bool is_mapped =
-        parts.size() == 1 && parts.front().view == nullptr && parts.front().blocks == nullptr;
+    const bool is_mapped = parts.size() == 1 && parts.front().view == nullptr &&
+                           parts.front().blocks == nullptr && parts.front().split_head == 0;
     tensors[name] = {
         .type = device::scalar_type(parts.front().dtype),
         .shape = joined_shape(parts),
@@ -318,6 +326,14 @@ void WeightsFile::rename(const nn::Naming& naming) {
     }
     for (const std::string& key : name.keys) {
       tensors.erase(key);
+    }
+    for (size_t part = 0; part < (name.split_head > 0 ? name.num_split : 0); ++part) {
+      const int64_t rows = parts[part].shape.empty() ? 0 : parts[part].shape.front();
+      KINORA_CHECK(name.split_head % 2 == 0 && rows > 0 && rows % name.split_head == 0, kIo,
+                   "[weights] ", path_, ": the rows of ", name.keys[part],
+                   " must be whole heads of ", name.split_head, ", an even number, got shape ",
+                   at::IntArrayRef(parts[part].shape));
+      parts[part].split_head = name.split_head;
     }
     if (name.swaps_halves) {
       parts = halves_swapped(parts.front(), path_, name.keys.front());

@@ -141,21 +141,30 @@ void write_folder(Source& source, const ConvertOptions& options,
   }
 }
 
-/// Tensors of a file under the names of CompVis.
-LateTensors with_compvis_names(Source& source, const ConvertOptions& options) {
+/// Tensors of a file under the names that options.layout says.
+LateTensors with_names(Source& source, const ConvertOptions& options) {
+  using Layout = ConvertOptions::Layout;
+  if (options.layout == Layout::kOwn) {
+    return source.tensors;
+  }
+  const bool is_compvis = options.layout == Layout::kCompvis;
+  const char* const whose = is_compvis ? "compvis" : "authors";
   KINORA_CHECK(source.model != nullptr, kConfig, "[convert] ", options.from,
-               " does not say what model it is, which names of CompVis need. Hint: give its recipe "
-               "with --config");
+               " does not say what model it is, which --layout ", whose,
+               " needs. Hint: give its recipe with --config");
   const models::ModelConfig& model = source.model->config();
+  const auto naming =
+      is_compvis ? &models::Family::compvis_naming : &models::Family::original_naming;
+  const auto has = [naming](const models::Family& other) { return other.*naming != nullptr; };
   const models::Family& family = models::family_of(model);
-  const auto has = [](const models::Family& other) { return other.compvis_naming != nullptr; };
   KINORA_CHECK(has(family), kConfig, "[convert] the model must be one of ",
-               models::families_that(has), " for --layout compvis, got ", models::name_of(model));
-  LateTensors renamed = checkpoint::take_renamed(source.tensors, family.compvis_naming(model));
-  for (const auto& [path, buffer] : source.model->named_buffers()) {  // CompVis has none of them
+               models::families_that(has), " for --layout ", whose, ", got ",
+               models::name_of(model));
+  LateTensors renamed = checkpoint::take_renamed(source.tensors, (family.*naming)(model));
+  for (const auto& [path, buffer] : source.model->named_buffers()) {  // those they do not have
     renamed.insert(source.tensors.extract(path));
   }
-  KINORA_CHECK(source.tensors.empty(), kConfig, "[convert] CompVis has no name for ",
+  KINORA_CHECK(source.tensors.empty(), kConfig, "[convert] layout ", whose, " has no name for ",
                source.tensors.begin()->first, " and ", source.tensors.size() - 1,
                " others. Hint: leave --layout out for a file of our names");
   return renamed;
@@ -247,9 +256,8 @@ Converted convert_weights(const ConvertOptions& options) {
   const bool to_file = options.to.extension() == ".safetensors";
   KINORA_CHECK(to_file || options.to.extension().empty() || fs::is_directory(options.to), kConfig,
                "[convert] --to must be FILE.safetensors or a folder, got ", options.to);
-  KINORA_CHECK(to_file || !options.compvis, kConfig,
-               "[convert] --layout compvis is of files, --to must be FILE.safetensors, got ",
-               options.to);
+  KINORA_CHECK(to_file || options.layout == ConvertOptions::Layout::kOwn, kConfig,
+               "[convert] --layout is of files, --to must be FILE.safetensors, got ", options.to);
   const std::optional<fs::path> checkpoint = find_checkpoint(options.from);
   checkpoint::OutputOptions output{.type = options.type,
                                    .metadata = checkpoint::weights_metadata(""),
@@ -285,8 +293,7 @@ Converted convert_weights(const ConvertOptions& options) {
   output.metadata = checkpoint::weights_metadata(source.config_text);
   if (to_file) {
     output.metadata.merge(tokenizer_metadata(source.recipe));
-    checkpoint::write_weights(
-        options.to, options.compvis ? with_compvis_names(source, options) : source.tensors, output);
+    checkpoint::write_weights(options.to, with_names(source, options), output);
   } else {
     write_folder(source, options, output, converted);
   }

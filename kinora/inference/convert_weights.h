@@ -26,7 +26,9 @@ struct ConvertOptions {
   bool allow_missing = false;
   bool allow_unexpected = false;           ///< such tensors are left out
   std::filesystem::path autoencoder = {};  ///< for vae/ of a diffusers' folder
-  bool compvis = false;                    ///< a file gets CompVis' names of U-Nets, not ours
+  /// Whose names a file gets: ours, CompVis' of U-Nets, or those in the files of its authors
+  /// (models::Family::original_naming).
+  enum class Layout { kOwn, kCompvis, kAuthors } layout = Layout::kOwn;
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT"; weights that they change become fp32.
   std::vector<std::string> adapters = {};
   /// Of a run with low-rank updates, or of the one of `adapters`: not merged weights, but the

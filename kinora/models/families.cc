@@ -311,7 +311,8 @@ std::deque<Family> make_families() {
            .conditions = {.text = true, .tokens = true, .pooled_beside = true, .frame_mask = true},
            .qk_norm = true,
            .own_keys = {"qk_norm", "given_embedders", "parallel_depth", "rotary_axes", "guidance"},
-           .sizes = {flux_size("11B", 512, 0.0, 2, true)}}),
+           .sizes = {flux_size("11B", 512, 0.0, 2, true)},
+           .original_naming = original_open_sora2_naming}),
       // Wan team 2025, "Wan: open and advanced large-scale video generative models".
       {.key = "wan",
        .name = "Wan2.1",

@@ -20,6 +20,16 @@ struct OtherName {
   std::vector<int64_t> rows = {};
   /// The one key's tensor has its rows' second half first.
   bool swaps_halves = false;
+  /// Rows of a head, where the first `num_split` keys' tensors have in each head the rows of even
+  /// number first: so lie queries and keys whose rotary positions turn dims d and d + head / 2
+  /// together, in place of our 2 d and 2 d + 1. 0: all lie as ours.
+  int64_t split_head = 0;
+  size_t num_split = 0;
+
+  /// Whether keys[part] has our rows in another order.
+  [[nodiscard]] bool moves_rows(size_t part) const {
+    return swaps_halves || (split_head > 0 && part < num_split);
+  }
 };
 
 /// Rows of a tensor.

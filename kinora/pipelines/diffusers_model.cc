@@ -147,7 +147,8 @@ checkpoint::WeightsFile open_weights(const fs::path& path, bool averaged) {
   if (const auto naming = models::find_diffusers_naming(file.names())) {
     file.rename(*naming);
   }
-  if (const auto naming = models::find_original_naming(file.names())) {
+  const auto shape_of = [&file](const std::string& name) { return file.shape(name); };
+  if (const auto naming = models::find_original_naming(file.names(), shape_of)) {
     const bool has_prefix = naming->front().keys.front().starts_with(models::kModelPrefix);
     file.drop([has_prefix](const std::string& name) {  // an autoencoder, text encoders
       return has_prefix && !name.starts_with(models::kModelPrefix);

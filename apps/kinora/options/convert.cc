@@ -34,10 +34,16 @@ void add_convert(CLI::App& app, Chosen& chosen) {
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
   command
       ->add_option_function<std::string>(
-          "--layout", [&options](const std::string& name) { options.compvis = name == "compvis"; },
-          "Names in a file: own, or compvis, those of Stable Diffusion's U-Nets in single files; "
-          "default: own")
-      ->check(CLI::IsMember({"own", "compvis"}));
+          "--layout",
+          [&options](const std::string& name) {
+            using Layout = inference::ConvertOptions::Layout;
+            options.layout = name == "compvis"   ? Layout::kCompvis
+                             : name == "authors" ? Layout::kAuthors
+                                                 : Layout::kOwn;
+          },
+          "Names in a file: own; compvis, those of Stable Diffusion's U-Nets in single files; "
+          "authors, those of Stable Diffusion 3, Flux and Open-Sora 2 in theirs; default: own")
+      ->check(CLI::IsMember({"own", "compvis", "authors"}));
   command->add_option("--config", options.config_file,
                       "The recipe of the model, for files that do not say what they are of");
   command->add_flag("--allow-missing", options.allow_missing,

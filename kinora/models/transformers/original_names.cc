@@ -9,11 +9,19 @@
 namespace kinora::models {
 namespace {
 
+constexpr const char* kNormOfHeads = "double_blocks.0.img_attn.norm.query_norm.scale";
+
 /// How many blocks, and what stands before their keys.
 struct Blocks {
   int64_t depth = 0;
   int64_t parallel_depth = 0;
   std::string prefix = {};
+  // Where queries, keys and values lie apart; 0: in one linear.
+  int64_t head = 0;
+  int64_t hidden = 0;
+  int64_t mlp_hidden = 0;
+
+  [[nodiscard]] bool lie_apart() const { return head > 0; }
 };
 
 void add(nn::Naming& naming, const std::string& path, const std::string& key) {
@@ -22,6 +30,22 @@ void add(nn::Naming& naming, const std::string& path, const std::string& key) {
 void add_layer(nn::Naming& naming, const std::string& path, const std::string& key) {
   add(naming, path + ".weight", key + ".weight");
   add(naming, path + ".bias", key + ".bias");
+}
+/// Queries, keys and what else our one linear has, each in a linear of its own.
+void add_apart(nn::Naming& naming, const std::string& path, const std::string& key,
+               const std::string& rest, const Blocks& its, int64_t mlp_hidden) {
+  for (const char* part : {".weight", ".bias"}) {
+    naming.push_back({.path = path + part,
+                      .keys = {key + "q_proj" + part, key + "k_proj" + part, key + rest + part},
+                      .rows = {its.hidden, its.hidden, its.hidden + mlp_hidden},
+                      .split_head = its.head,
+                      .num_split = 2});
+  }
+}
+void add_norm(nn::Naming& naming, const std::string& path, const std::string& key,
+              const Blocks& its) {
+  naming.push_back(
+      {.path = path + ".weight", .keys = {key + ".scale"}, .split_head = its.head, .num_split = 1});
 }
 void add_embedder(nn::Naming& naming, const std::string& path, const std::string& key) {
   add_layer(naming, path + ".mlp.0", key + ".in_layer");
@@ -44,10 +68,14 @@ nn::Naming flux_naming(const Blocks& its) {
       const std::string path = "joint_blocks." + number + ours;
       const std::string key = prefix + "double_blocks." + number + theirs;
       add_layer(naming, path + "adaLN_modulation.1", key + "mod.lin");
-      add_layer(naming, path + "attn.qkv", key + "attn.qkv");
+      if (its.lie_apart()) {
+        add_apart(naming, path + "attn.qkv", key + "attn.", "v_proj", its, 0);
+      } else {
+        add_layer(naming, path + "attn.qkv", key + "attn.qkv");
+      }
       add_layer(naming, path + "attn.proj", key + "attn.proj");
-      add(naming, path + "attn.q_norm.weight", key + "attn.norm.query_norm.scale");
-      add(naming, path + "attn.k_norm.weight", key + "attn.norm.key_norm.scale");
+      add_norm(naming, path + "attn.q_norm", key + "attn.norm.query_norm", its);
+      add_norm(naming, path + "attn.k_norm", key + "attn.norm.key_norm", its);
       add_layer(naming, path + "mlp.fc1", key + "mlp.0");
       add_layer(naming, path + "mlp.fc2", key + "mlp.2");
     }
@@ -56,10 +84,14 @@ nn::Naming flux_naming(const Blocks& its) {
     const std::string path = "single_blocks." + std::to_string(block) + ".";
     const std::string key = prefix + path;
     add_layer(naming, path + "modulation.1", key + "modulation.lin");
-    add_layer(naming, path + "linear1", key + "linear1");
+    if (its.lie_apart()) {
+      add_apart(naming, path + "linear1", key, "v_mlp", its, its.mlp_hidden);
+    } else {
+      add_layer(naming, path + "linear1", key + "linear1");
+    }
     add_layer(naming, path + "linear2", key + "linear2");
-    add(naming, path + "q_norm.weight", key + "norm.query_norm.scale");
-    add(naming, path + "k_norm.weight", key + "norm.key_norm.scale");
+    add_norm(naming, path + "q_norm", key + "norm.query_norm", its);
+    add_norm(naming, path + "k_norm", key + "norm.key_norm", its);
   }
   add_layer(naming, "final_layer.adaLN_modulation.1", prefix + "final_layer.adaLN_modulation.1");
   add_layer(naming, "final_layer.linear", prefix + "final_layer.linear");
@@ -153,7 +185,18 @@ nn::Naming original_wan_naming(const ModelConfig& config) {
   return with_batched_tables(wan_naming_of({.depth = config.transformer.depth}), config);
 }
 
-std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& all) {
+nn::Naming original_open_sora2_naming(const ModelConfig& config) {
+  const TransformerConfig& own = config.transformer;
+  return flux_naming({.depth = own.depth,
+                      .parallel_depth = own.parallel_depth,
+                      .head = own.hidden / own.heads,
+                      .hidden = own.hidden,
+                      .mlp_hidden = own.mlp_hidden()});
+}
+
+std::optional<nn::Naming> find_original_naming(
+    const std::vector<std::string>& all,
+    const std::function<std::vector<int64_t>(const std::string& name)>& shape_of) {
   const std::set<std::string> names(all.begin(), all.end());
   for (const char* prefix : {"", kModelPrefix}) {
     Blocks its{.prefix = prefix};
@@ -165,6 +208,16 @@ std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& a
     its.depth = count(names, its.prefix + "blocks.", ".self_attn.q.weight");
     if (its.depth > 0 && names.contains(its.prefix + "time_projection.1.weight")) {
       return wan_naming_of(its);
+    }
+    its.depth = count(names, its.prefix + "double_blocks.", ".img_attn.q_proj.weight");
+    if (its.depth > 0 && names.contains(its.prefix + kNormOfHeads)) {
+      its.parallel_depth = count(names, its.prefix + "single_blocks.", ".v_mlp.weight");
+      its.head = shape_of(its.prefix + kNormOfHeads).front();
+      its.hidden = shape_of(its.prefix + "double_blocks.0.img_attn.q_proj.weight").front();
+      if (its.parallel_depth > 0) {
+        its.mlp_hidden = shape_of(its.prefix + "single_blocks.0.v_mlp.weight").front() - its.hidden;
+      }
+      return flux_naming(its);
     }
     its.depth = count(names, its.prefix + "joint_blocks.", ".x_block.attn.qkv.weight");
     // Without a prefix and without norms of heads the names are ours.

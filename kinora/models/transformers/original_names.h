@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,14 +16,18 @@ inline constexpr const char* kModelPrefix = "model.diffusion_model.";
 
 /// Stability AI's of Stable Diffusion 3: ours but for the norms of heads.
 [[nodiscard]] nn::Naming original_sd3_naming(const ModelConfig& config);
-/// Black Forest Labs' of Flux, and Open-Sora 2's, of which queries, keys and values lie in one
-/// linear (fused_qkv).
+/// Black Forest Labs' of Flux.
 [[nodiscard]] nn::Naming original_flux_naming(const ModelConfig& config);
+/// Open-Sora 2's: Flux', but queries, keys and values lie apart (fused_qkv off), and the first two
+/// in the order of half-split rotary positions (use_liger_rope).
+[[nodiscard]] nn::Naming original_open_sora2_naming(const ModelConfig& config);
 
 /// Wan's.
 [[nodiscard]] nn::Naming original_wan_naming(const ModelConfig& config);
 
-/// That of a file with these names; nothing if they are nobody's.
-[[nodiscard]] std::optional<nn::Naming> find_original_naming(const std::vector<std::string>& names);
+/// That of a file with these names; nothing if they are none of those. shape_of: of one of them.
+[[nodiscard]] std::optional<nn::Naming> find_original_naming(
+    const std::vector<std::string>& names,
+    const std::function<std::vector<int64_t>(const std::string& name)>& shape_of);
 
 }  // namespace kinora::models

@@ -321,7 +321,7 @@ TEST(MMDiTTest, AuthorsNamesAreFoundAgain) {
       for (const std::string& key : keys) {
         prefixed.push_back(prefix + key);
       }
-      const auto found = find_original_naming(prefixed);
+      const auto found = find_original_naming(prefixed, {});
       const bool are_ours = prefix.empty() && std::string(name) == "mmdit_sd3";
       ASSERT_EQ(found.has_value(), !are_ours);
       if (found) {
@@ -341,7 +341,7 @@ TEST(MMDiTTest, AuthorsNamesAreFoundAgain) {
         "final_layer.adaLN_modulation.1.bias", "final_layer.linear.weight"}) {
     EXPECT_THAT(keys, testing::Contains(key));
   }
-  EXPECT_FALSE(find_original_naming({"blocks.0.attn.qkv.weight"}).has_value());
+  EXPECT_FALSE(find_original_naming({"blocks.0.attn.qkv.weight"}, {}).has_value());
 }
 
 TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {
