@@ -278,10 +278,15 @@ Sigmas flow_sigmas(const FlowSigmas& options) {
   return result;
 }
 
+double linear_shift(int64_t tokens, double base_shift, double max_shift, int64_t base_tokens,
+                    int64_t max_tokens) {
+  const double slope = (max_shift - base_shift) / static_cast<double>(max_tokens - base_tokens);
+  return base_shift + slope * static_cast<double>(tokens - base_tokens);
+}
+
 double dynamic_shift(int64_t tokens, double base_shift, double max_shift, int64_t base_tokens,
                      int64_t max_tokens) {
-  const double slope = (max_shift - base_shift) / static_cast<double>(max_tokens - base_tokens);
-  return std::exp(base_shift + slope * static_cast<double>(tokens - base_tokens));
+  return std::exp(linear_shift(tokens, base_shift, max_shift, base_tokens, max_tokens));
 }
 
 Sigmas edm_sigmas(const EdmSigmas& options) {

@@ -112,9 +112,15 @@ struct FlowSigmas {
 /// timesteps are the sigmas. Error kConfig for unusable options.
 [[nodiscard]] Sigmas flow_sigmas(const FlowSigmas& options);
 
-/// Between which dynamic_shift() was published.
+/// Between which shifts by tokens were published.
 inline constexpr int64_t kFewTokens = 256;
 inline constexpr int64_t kManyTokens = 4096;
+
+/// A flow's shift for a frame of `tokens` tokens, on the line through those of two lengths
+/// (Open-Sora 2's get_res_lin_function).
+[[nodiscard]] double linear_shift(int64_t tokens, double base_shift = 1.0, double max_shift = 3.0,
+                                  int64_t base_tokens = kFewTokens,
+                                  int64_t max_tokens = kManyTokens);
 
 /// A flow's shift for an image of `tokens` tokens, exp(mu) with mu linear between two lengths
 /// (Flux; diffusers' calculate_shift).

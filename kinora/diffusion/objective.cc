@@ -391,7 +391,13 @@ double size_shift(const Objective& objective, const ClipExtent& clip) {
   constexpr double kBaseSide = 512.0;
   const auto* flow = std::get_if<RectifiedFlow>(&objective);
   if (flow != nullptr && !flow->shift_by_tokens.empty()) {
-    return dynamic_shift(clip.tokens, flow->shift_by_tokens.at(0), flow->shift_by_tokens.at(1));
+    const double few = flow->shift_by_tokens.at(0);
+    const double many = flow->shift_by_tokens.at(1);
+    if (flow->token_shift == RectifiedFlow::TokenShift::kFlux) {
+      return dynamic_shift(clip.tokens, few, many);
+    }
+    const auto frames = static_cast<int64_t>(clip.latent_frames);
+    return linear_shift(clip.tokens / frames, few, many) * std::sqrt(clip.latent_frames);
   }
   if (flow == nullptr || !flow->shift_by_size) {
     return 1.0;

@@ -83,8 +83,13 @@ struct RectifiedFlow {
   /// The prediction is x0 - noise, as Liu et al. 2023 and Open-Sora 1.2 train it.
   bool toward_data = false;
   bool shift_by_size = false;  ///< see size_shift()
-  /// Logarithms of the shift at kFewTokens and at kManyTokens (Flux), see size_shift(); []: none.
+  enum class TokenShift {
+    kFlux,       ///< numbers are logarithms, tokens all of them
+    kOpenSora2,  ///< numbers are shifts, tokens those of a frame; times sqrt(frames)
+  };
+  /// Two numbers, at kFewTokens and at kManyTokens, see size_shift(); []: none.
   std::vector<double> shift_by_tokens = {};
+  TokenShift token_shift = TokenShift::kFlux;
   /// Latent frames of the chunks that a clip is encoded in, of which size_shift() counts all but
   /// the first (Open-Sora 1.3); 0: it counts all.
   int64_t shift_chunk = 0;
@@ -108,7 +113,8 @@ struct ClipExtent {
 
 /// A shift of times by the size of a clip, on top of FlowSchedule::shift. shift_by_size is
 /// Open-Sora 1.2's: sqrt(height width / 512^2) sqrt(frames), of which shift_chunk leaves some out.
-/// shift_by_tokens is Flux', dynamic_shift() of the tokens. 1 where the objective has neither.
+/// shift_by_tokens is Flux', dynamic_shift() of the tokens, or Open-Sora 2's, linear_shift() of
+/// those of a latent frame times sqrt(latent frames). 1 where the objective has neither.
 [[nodiscard]] double size_shift(const Objective& objective, const ClipExtent& clip);
 
 /// What is known of a batch of clips besides its contents.

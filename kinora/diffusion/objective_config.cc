@@ -128,6 +128,20 @@ void describe(Fields& fields, ObjectiveConfig& config) {
                (config.shift_by_tokens.size() == 2 && !config.shift_by_size);
       });
   fields
+      .add(
+          "token_shift", config.token_shift,
+          {{"flux", RectifiedFlow::TokenShift::kFlux},
+           {"opensora2", RectifiedFlow::TokenShift::kOpenSora2}},
+          "flow: what shift_by_tokens is: flux, as it says; opensora2, its numbers are shifts, not "
+          "their logarithms, tokens those of one frame, and the shift is multiplied by sqrt(latent "
+          "frames) (Open-Sora 2: [1, 3]).")
+      .check("be flux without shift_by_tokens, and of opensora2 two numbers above 0", [&config] {
+        return config.token_shift == RectifiedFlow::TokenShift::kFlux ||
+               (!config.shift_by_tokens.empty() &&
+                std::ranges::all_of(config.shift_by_tokens,
+                                    [](double shift) { return shift > 0.0; }));
+      });
+  fields
       .add("shift_chunk", config.shift_chunk,
            "flow: shift_by_size leaves out the first latent frame of every so many (Open-Sora 1.3: "
            "5); 0 = it counts all.",
@@ -161,6 +175,7 @@ Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
                        .toward_data = config.toward_data,
                        .shift_by_size = config.shift_by_size,
                        .shift_by_tokens = config.shift_by_tokens,
+                       .token_shift = config.token_shift,
                        .shift_chunk = config.shift_chunk};
 }
 

@@ -19,23 +19,24 @@ struct ObjectiveConfig {
   enum class TimestepSampling { kUniform, kImportance, kSpeedit };
 
   Kind kind = Kind::kIddpm;
-  Prediction prediction = Prediction::kEps;                         // iddpm
-  int64_t timesteps = kDdpmTimesteps;                               // iddpm
-  BetaCurve betas = BetaCurve::kLinear;                             // iddpm
-  double beta_start = kDdpmBetaStart;                               // iddpm
-  double beta_end = kDdpmBetaEnd;                                   // iddpm
-  bool zero_terminal_snr = false;                                   // iddpm
-  LossWeights weights;                                              // iddpm
-  NoiseShape noise;                                                 // iddpm
-  TimestepSampling timestep_sampling = TimestepSampling::kUniform;  // iddpm
-  RectifiedFlow::Times times = RectifiedFlow::Times::kLogitNormal;  // flow
-  double logit_mean = 0.0;                                          // flow
-  double logit_std = 1.0;                                           // flow
-  double shift = 1.0;                                               // flow
-  bool shift_by_size = false;                                       // flow
-  std::vector<double> shift_by_tokens = {};                         // flow
-  int64_t shift_chunk = 0;                                          // flow
-  bool toward_data = false;                                         // flow
+  Prediction prediction = Prediction::kEps;                                  // iddpm
+  int64_t timesteps = kDdpmTimesteps;                                        // iddpm
+  BetaCurve betas = BetaCurve::kLinear;                                      // iddpm
+  double beta_start = kDdpmBetaStart;                                        // iddpm
+  double beta_end = kDdpmBetaEnd;                                            // iddpm
+  bool zero_terminal_snr = false;                                            // iddpm
+  LossWeights weights;                                                       // iddpm
+  NoiseShape noise;                                                          // iddpm
+  TimestepSampling timestep_sampling = TimestepSampling::kUniform;           // iddpm
+  RectifiedFlow::Times times = RectifiedFlow::Times::kLogitNormal;           // flow
+  double logit_mean = 0.0;                                                   // flow
+  double logit_std = 1.0;                                                    // flow
+  double shift = 1.0;                                                        // flow
+  bool shift_by_size = false;                                                // flow
+  std::vector<double> shift_by_tokens = {};                                  // flow
+  RectifiedFlow::TokenShift token_shift = RectifiedFlow::TokenShift::kFlux;  // flow
+  int64_t shift_chunk = 0;                                                   // flow
+  bool toward_data = false;                                                  // flow
 };
 
 void describe(Fields& fields, ObjectiveConfig& config);

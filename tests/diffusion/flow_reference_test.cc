@@ -155,6 +155,14 @@ TEST(SizeShiftTest, FluxShiftsByTokens) {
   EXPECT_NEAR(size_shift(flow, {.tokens = 256}), std::exp(0.5), 1e-12);
   EXPECT_NEAR(size_shift(flow, {.tokens = 4096}), std::exp(1.15), 1e-12);
   EXPECT_NEAR(size_shift(flow, {.tokens = 2176}), std::exp(0.825), 1e-12);
+  // Open-Sora 2: get_res_lin_function() of a frame's tokens, times sqrt(latent frames).
+  flow.shift_by_tokens = {1.0, 3.0};
+  flow.token_shift = RectifiedFlow::TokenShift::kOpenSora2;
+  EXPECT_NEAR(size_shift(flow, {.tokens = 256}), 1.0, 1e-12);
+  EXPECT_NEAR(size_shift(flow, {.tokens = 4096}), 3.0, 1e-12);
+  EXPECT_NEAR(size_shift(flow, {.latent_frames = 33.0, .tokens = 33 * 256}), std::sqrt(33.0),
+              1e-12);
+  EXPECT_NEAR(size_shift(flow, {.latent_frames = 9.0, .tokens = 9 * 2176}), 2.0 * 3.0, 1e-12);
 }
 
 // Open-Sora 1.3, schedulers/rf/time_sampler.py: (num_frames - 1) // 4 frames of a clip, 1 of an
