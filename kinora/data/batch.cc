@@ -59,7 +59,8 @@ Batch of_each(const Batch& batch, const Function& function) {
           .control = of(batch.control),
           .before = of(batch.before),
           .mask = of(batch.mask),
-          .beside = of(batch.beside)};
+          .beside = of(batch.beside),
+          .given = of(batch.given)};
 }
 
 }  // namespace

@@ -39,6 +39,9 @@ struct Batch {
   /// What a U-Net is shown beside them (diffusion::Conditions::beside), which a train::EncodeStage
   /// makes of `before`, or of mask and pictures.
   at::Tensor beside = {};
+  /// Of clips some of whose frames are given (diffusion::Conditions::given): what a
+  /// train::EncodeStage makes of those alone, as `images`.
+  at::Tensor given = {};
 };
 
 /// The first `count` samples of `batch`, as views.

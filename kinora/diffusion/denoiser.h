@@ -19,6 +19,9 @@ struct Conditions {
   /// bool [B]: the model's null embedding stands for this caption (classifier-free guidance). Its
   /// length stays that of the caption.
   at::Tensor null_text{};
+  /// bool [B]: the same of the vector of models that read it beside the text; undefined: null_text
+  /// says it.
+  at::Tensor null_pooled{};
   at::Tensor fps{};         ///< frames a second of the clip: fp32 [B]
   at::Tensor height{};      ///< of the clip in pixels: fp32 [B]
   at::Tensor width{};       ///< likewise
@@ -40,18 +43,29 @@ struct Conditions {
   at::Tensor image_prompt{};
 };
 
+/// How a model is shown frames that are given (Conditions::frame_mask and given).
+enum class GivenWay : uint8_t {
+  kNone,    ///< it takes none
+  kClean,   ///< in x_t as they are, at t = 0
+  kNoised,  ///< beside x_t, in which they are noised to the step's time, anew in each step
+            ///< (Open-Sora 1.3)
+  kBeside,  ///< beside x_t alone, in which they are drawn as the others; they take their places
+            ///< when all is drawn (Open-Sora 2)
+};
+
 /// The tensors of Conditions by name.
 struct NamedCondition {
   const char* name;
   at::Tensor Conditions::*tensor;
 };
-inline constexpr std::array<NamedCondition, 18> kConditions = {{
+inline constexpr std::array<NamedCondition, 19> kConditions = {{
     {"labels", &Conditions::labels},
     {"text", &Conditions::text},
     {"tokens", &Conditions::tokens},
     {"text_lengths", &Conditions::text_lengths},
     {"pooled", &Conditions::pooled},
     {"null_text", &Conditions::null_text},
+    {"null_pooled", &Conditions::null_pooled},
     {"fps", &Conditions::fps},
     {"height", &Conditions::height},
     {"width", &Conditions::width},

@@ -96,7 +96,71 @@ constexpr std::array<Mode, 10> kModes = {{
      [](Draws& /*draws*/, bool* noised, int64_t frames) { mask_ends(noised, frames, 1); }},
 }};
 
+/// Frames that a condition with a weight gives at each end.
+struct Condition {
+  const char* name;
+  double GivenWeights::*weight;
+  const char* gives;
+  int64_t head = 0;  // before they were encoded
+  int64_t tail = 0;
+};
+
+constexpr int64_t kVideo = 33;
+constexpr int64_t kLongVideo = 65;
+
+constexpr std::array<Condition, 8> kWeighted = {{
+    {"t2v", &GivenWeights::t2v, "nothing given"},
+    {"i2v_head", &GivenWeights::i2v_head, "the first frame given", 1, 0},
+    {"i2v_loop", &GivenWeights::i2v_loop, "the first and the last frame given", 1, 1},
+    {"i2v_tail", &GivenWeights::i2v_tail, "the last frame given", 0, 1},
+    {"v2v_head", &GivenWeights::v2v_head, "the first 33 frames given", kVideo, 0},
+    {"v2v_tail", &GivenWeights::v2v_tail, "the last 33 frames given", 0, kVideo},
+    {"v2v_head_easy", &GivenWeights::v2v_head_easy, "the first 65 frames given", kLongVideo, 0},
+    {"v2v_tail_easy", &GivenWeights::v2v_tail_easy, "the last 65 frames given", 0, kLongVideo},
+}};
+
+/// What so many frames became: the first one alone, then each `compression`.
+int64_t encoded(int64_t frames, int64_t compression) {
+  return frames == 0 ? 0 : 1 + (frames - 1) / compression;
+}
+
+void mask_by_weights(const GivenWeights& weights, Draws& draws, bool* noised, int64_t frames,
+                     int64_t compression) {
+  const auto weight_of = [&](const Condition& condition) {
+    const int64_t given =
+        encoded(condition.head, compression) + encoded(condition.tail, compression);
+    return given < frames ? weights.*condition.weight : 0.0;
+  };
+  double place = 0.0;
+  for (const Condition& condition : kWeighted) {
+    place += weight_of(condition);
+  }
+  place *= draws.uniform();
+  for (const Condition& condition : kWeighted) {
+    const double weight = weight_of(condition);
+    place -= weight;
+    if (place < 0.0 && weight > 0.0) {
+      const int64_t tail = encoded(condition.tail, compression);
+      give(noised, 0, encoded(condition.head, compression));
+      give(noised, frames - tail, tail);
+      return;
+    }
+  }
+}
+
 }  // namespace
+
+double GivenWeights::sum() const {
+  double total = 0.0;
+  for (const Condition& condition : kWeighted) {
+    total += this->*condition.weight;
+  }
+  return total;
+}
+
+bool FrameMaskRatios::any() const {
+  return sum() > 0.0 || weights.sum() > weights.t2v;
+}
 
 double FrameMaskRatios::sum() const {
   double total = 0.0;
@@ -122,26 +186,42 @@ void describe(Fields& fields, FrameMaskRatios& ratios) {
   add("image_head", ratios.image_head, "the first frame given");
   add("image_tail", ratios.image_tail, "the last frame given");
   add("image_head_tail", ratios.image_head_tail, "the first and the last frame given");
+  const auto scope = fields.scope("weights");
+  for (const Condition& condition : kWeighted) {
+    fields
+        .add(condition.name, ratios.weights.*condition.weight,
+             std::string("Weight of clips with ") + condition.gives +
+                 ", among those of frame_masks.weights that a clip is long enough for (Open-Sora "
+                 "2).",
+             between(0, 1e6))
+        .check("be 0 beside the shares of frame_masks, which have no weights",
+               [&ratios] { return ratios.sum() == 0.0 || ratios.weights.sum() == 0.0; });
+  }
 }
 
-at::Tensor draw_frame_masks(const FrameMaskRatios& ratios, int64_t num_frames, uint64_t seed,
-                            int64_t step, const at::Tensor& sample_index) {
-  const int64_t batch = sample_index.size(0);
+at::Tensor draw_frame_masks(const FrameMaskRatios& ratios, int64_t num_frames,
+                            const FrameMaskKey& key, int64_t compression) {
+  const int64_t batch = key.sample_index.size(0);
   at::Tensor masks = at::ones({batch, num_frames}, at::kBool);
   if (num_frames == 1) {
     return masks;
   }
-  const at::Tensor indices = sample_index.to(at::kCPU, at::kLong).contiguous();
+  const at::Tensor indices = key.sample_index.to(at::kCPU, at::kLong).contiguous();
   for (int64_t b = 0; b < batch; ++b) {
-    Draws draws({.seed = seed,
+    Draws draws({.seed = key.seed,
                  .sample = static_cast<uint64_t>(indices.const_data_ptr<int64_t>()[b]),
-                 .step = static_cast<uint32_t>(step),
+                 .step = static_cast<uint32_t>(key.step),
                  .purpose = RandomPurpose::kFrameMask});
+    bool* const noised = masks.mutable_data_ptr<bool>() + b * num_frames;
+    if (ratios.weights.sum() > 0.0) {
+      mask_by_weights(ratios.weights, draws, noised, num_frames, compression);
+      continue;
+    }
     double place = draws.uniform();
     for (const Mode& mode : kModes) {
       place -= ratios.*mode.ratio;
       if (place < 0.0) {
-        mode.mask(draws, masks.mutable_data_ptr<bool>() + b * num_frames, num_frames);
+        mode.mask(draws, noised, num_frames);
         break;
       }
     }

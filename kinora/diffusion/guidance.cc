@@ -52,7 +52,7 @@ Conditions stacked(const Conditions& conditions, const Conditions& null) {
 }
 
 /// [conditions; null; null without what is given] of [conditions; null].
-Conditions without_given(const Conditions& both) {
+Conditions without_given(const Conditions& both, GivenWay way) {
   Conditions three;
   for (const auto& [name, tensor] : kConditions) {
     if (const at::Tensor& of_both = both.*tensor; of_both.defined()) {
@@ -60,6 +60,9 @@ Conditions without_given(const Conditions& both) {
     }
   }
   (three.given.defined() ? three.given : three.beside).chunk(3)[2].zero_();
+  if (way == GivenWay::kBeside) {
+    three.frame_mask.chunk(3)[2].fill_(true);
+  }
   return three;
 }
 
@@ -98,7 +101,7 @@ GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
   if (has_three_) {
     KINORA_CHECK(conditions.given.defined() || conditions.beside.defined(), kShape,
                  "[guidance] a scale of given frames needs the given frames.");
-    three_ = without_given(both_);
+    three_ = without_given(both_, guidance.given_way);
   }
 }
 
@@ -128,8 +131,9 @@ double GuidedDenoiser::given_scale(const Moment& moment) const {
   if (!conditions_.frame_mask.defined()) {
     return guidance_.given_scale;
   }
-  const double gone = static_cast<double>(moment.number) /
-                      static_cast<double>(std::max<int64_t>(moment.count - 1, 1));
+  const int64_t last = moment.count - (guidance_.given_way == GivenWay::kBeside ? 0 : 1);
+  const double gone =
+      static_cast<double>(moment.number) / static_cast<double>(std::max<int64_t>(last, 1));
   return std::lerp(guidance_.given_scale, 1.0, gone);
 }
 

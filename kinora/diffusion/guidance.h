@@ -48,10 +48,13 @@ struct Guidance {
   /// difference between the unconditional prediction with them and the one where zeros stand for
   /// them is added to the latter, with a forward of a batch three times as large. 1: none. s falls
   /// from this scale in the first evaluation to 1 in the last, and in each grows over the frames of
-  /// a clip from 1 (Open-Sora 1.3's scale_image_weight). Of images it is guidance by the picture
+  /// a clip from 1 (Open-Sora 1.3's scale_image_weight). With GivenWay::kBeside it would be 1 after
+  /// one evaluation more, and the prediction without them is not told either which frames they are
+  /// (Open-Sora 2's scale_temporal_osci). Of images it is guidance by the picture
   /// beside x_t (Conditions::beside), and s this scale in all evaluations (Brooks et al. 2023,
   /// "InstructPix2Pix", eq. 3).
   double given_scale = 1.0;
+  GivenWay given_way = GivenWay::kClean;  ///< sample() takes the sampler's
   /// What is different in the unconditional prediction, each of the batch's size: labels of the
   /// null class, null_text, or the text that stands for none. Needed where scale is not 1.
   Conditions null = {};

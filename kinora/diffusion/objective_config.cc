@@ -1,5 +1,6 @@
 #include "kinora/diffusion/objective_config.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 

@@ -229,13 +229,18 @@ at::Tensor run_steps(const Run& run, const at::Tensor& initial, at::Tensor x,
     return x;
   }
   const std::vector<GuidedDenoiser::Moment> moments = moments_of(run.sampler);
-  GuidedDenoiser guided_denoiser(run.denoiser, conditions, run.guidance);
+  const auto* const flow = std::get_if<FlowEulerSampler>(&run.sampler);
+  const GivenWay way = flow == nullptr ? GivenWay::kClean : flow->given_way;
+  Guidance guidance = run.guidance;
+  guidance.given_way = way;
+  GuidedDenoiser guided_denoiser(run.denoiser, conditions, guidance);
   guided_denoiser.prepare({moments.begin() + first, moments.begin() + end},
                           run.times.narrow(0, first, end - first));
-  x = with_frames(x, conditions.given, conditions);
-  const auto* const flow = std::get_if<FlowEulerSampler>(&run.sampler);
-  const bool noises_given =
-      flow != nullptr && flow->noises_given && conditions.frame_mask.defined();
+  const bool draws_given = way == GivenWay::kBeside;
+  if (!draws_given) {
+    x = with_frames(x, conditions.given, conditions);
+  }
+  const bool noises_given = way == GivenWay::kNoised && conditions.frame_mask.defined();
   Stepper stepper(run.sampler);
   for (int64_t k = first; k < end; ++k) {
     const Moment now = moment_of(run.sampler, k);
@@ -244,14 +249,17 @@ at::Tensor run_steps(const Run& run, const at::Tensor& initial, at::Tensor x,
       given = (1.0 - now.t) * given + now.t * run.noise(k, RandomPurpose::kSamplerNoise);
     }
     // Given frames are shown as they are, not scaled.
-    const at::Tensor shown_x = with_frames(stepper.shown(k, x), given, conditions);
+    const at::Tensor shown_x =
+        draws_given ? stepper.shown(k, x) : with_frames(stepper.shown(k, x), given, conditions);
     const at::Tensor prediction = guided_denoiser.predict(shown_x, static_cast<size_t>(k - first));
     at::Tensor noise;
     if (now.needs_noise) {
       noise = run.step_noise(k);
     }
     const SamplerStep next = stepper.step(k, x, prediction, noise);
-    x = with_kept(run, initial, with_frames(next.x, conditions.given, conditions), k);
+    const bool keeps_given = !draws_given || k + 1 == end;
+    x = with_kept(run, initial,
+                  keeps_given ? with_frames(next.x, conditions.given, conditions) : next.x, k);
     if (run.callback) {
       run.callback({k + 1, num_steps(run.sampler), next.x0});
     }

@@ -49,9 +49,7 @@ struct FlowEulerSampler {
   /// Given frames join the others at the first time that is not above it: they are noised to that
   /// time and drawn from there on (the edit ratio of Open-Sora 1.2's mask strategy). 0: they stay.
   double given_edit = 0.0;
-  /// Given frames are shown noised to the step's time, anew in each step (Open-Sora 1.3); else
-  /// clean.
-  bool noises_given = false;
+  GivenWay given_way = GivenWay::kClean;  ///< how frames are given
 };
 
 /// A SolverPlan is every other method: chain_solvers.h, deis.h, dpm_solver.h, sa_solver.h,

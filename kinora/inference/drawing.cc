@@ -94,7 +94,7 @@ bool Drawing::draw_batches(const comm::Group& world, const pipelines::DrawEvents
   if (world.rank() == 0 && world.size() > 1) {
     log_info("[sample] ", shares.reason);
   }
-  if (world.rank() == 0 && groups_.front().goes_on() && recipe().frame_masks.sum() == 0.0) {
+  if (world.rank() == 0 && groups_.front().goes_on() && !recipe().frame_masks.any()) {
     log_warn(
         "[sample] this model was never given frames while it trained (frame_masks), so it may not "
         "go on from them");

@@ -97,7 +97,7 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
   }
   pipelines::ClipOptions clips{.given = {},
                                .given_edit = options.given_edit,
-                               .noises_given = models::shape_of(recipe.model).noises_given,
+                               .given_way = models::shape_of(recipe.model).given_way,
                                .pieces = options.pieces,
                                .overlap = options.overlap};
   if (!options.given.empty()) {

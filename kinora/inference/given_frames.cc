@@ -175,6 +175,10 @@ void check_takes_given(const models::ModelConfig& model) {
   const auto can = [](const models::Family& family) { return family.conditions.frame_mask; };
   KINORA_CHECK(can(models::family_of(model)), kConfig, "[sample] frames can be given to ",
                models::families_that(can), " only; this model has one time for all that it draws");
+  KINORA_CHECK(models::shape_of(model).given_way != diffusion::GivenWay::kNone, kConfig,
+               "[sample] frames can be given to ", models::family_of(model).name,
+               " where it embeds them beside the input. Hint: model.given_embedders=true, and train "
+               "it with frame_masks");
 }
 
 }  // namespace kinora::inference

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/diffusion/denoiser.h"
 #include "kinora/models/model_config.h"
 #include "kinora/nn/naming.h"
 #include "kinora/nn/sequence.h"
@@ -36,7 +37,9 @@ struct FamilyConditions {
   /// SDXL's, with that vector: how large pictures were and where they were cut
   /// (micro-conditioning).
   bool micro = false;
-  bool frame_mask = false;  ///< frames can be given: they have a time of their own
+  bool frame_mask = false;    ///< frames can be given: they have a time of their own
+  bool given_beside = false;  ///< with frame_mask: they have none, and can be given where the model
+                              ///< embeds them beside x_t (Open-Sora 2)
 };
 
 /// A size that was published.
@@ -75,8 +78,8 @@ struct ModelShape {
   int64_t patch_frames = 1;   ///< the input's frames must be a multiple of it
   int64_t patch = 1;          ///< its height and width likewise
   bool is_undivided = false;  ///< ranks cannot divide its tokens, whatever Family::spans
-  bool noises_given = false;  ///< given frames are shown noised as the others (Open-Sora 1.3)
-  bool has_windows = false;   ///< local attention in the place of the last of Family::spans
+  diffusion::GivenWay given_way = diffusion::GivenWay::kNone;  ///< how it is shown given frames
+  bool has_windows = false;  ///< local attention in the place of the last of Family::spans
   bool is_distilled =
       false;  ///< it is told the guidance scale (model.guidance), and needs no other
   UnetInput input = UnetInput::kPlain;  ///< what it is shown beside x_t

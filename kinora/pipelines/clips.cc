@@ -73,12 +73,13 @@ void check(const ClipOptions& options, const diffusion::Sampler& sampler,
       "method, got ",
       options.given_edit, ". Hint: sample.method=euler");
   const bool gives = options.given.frames.defined() || options.pieces > 1;
-  KINORA_CHECK(!options.noises_given || !gives ||
-                   std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
+  const bool is_beside = options.given_way != diffusion::GivenWay::kClean;
+  KINORA_CHECK(!is_beside || !gives || std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
                kConfig,
-               "[sample] frames are given to this model noised, along a flow that Euler's method "
+               "[sample] frames are given to this model beside noised ones, along a flow that "
+               "Euler's method "
                "draws. Hint: sample.method=euler");
-  KINORA_CHECK(config.given_guidance == 1.0 || !gives || options.noises_given, kConfig,
+  KINORA_CHECK(config.given_guidance == 1.0 || !gives || is_beside, kConfig,
                "[sample] guidance by given frames is for models with model.given_embedders; others "
                "need sample.given_guidance 1, got ",
                config.given_guidance);
@@ -135,7 +136,7 @@ bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& 
   const int64_t overlap = options.overlap;
   diffusion::Sampler showing = sampler;
   if (std::holds_alternative<diffusion::FlowEulerSampler>(sampler)) {
-    std::get<diffusion::FlowEulerSampler>(showing).noises_given = options.noises_given;
+    std::get<diffusion::FlowEulerSampler>(showing).given_way = options.given_way;
   }
   diffusion::Sampler editing = showing;
   if (options.given_edit > 0.0) {

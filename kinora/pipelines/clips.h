@@ -32,8 +32,8 @@ struct ClipOptions {
   /// Of a flow: when they are drawn on, see diffusion::FlowEulerSampler. Frames that pieces share
   /// stay as they are.
   double given_edit = 0.0;
-  /// Of a flow: they are shown noised, see diffusion::FlowEulerSampler.
-  bool noises_given = false;
+  /// Of a flow, as diffusion::FlowEulerSampler has it.
+  diffusion::GivenWay given_way = diffusion::GivenWay::kClean;
   /// A clip is so many pieces of the model's length, drawn one behind the other; each is given the
   /// last `overlap` frames of the one before as its first ones (Open-Sora's loop extension).
   int64_t pieces = 1;

@@ -1,11 +1,17 @@
 #include "kinora/train/encode_stage.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+#include <iterator>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "kinora/inference/shown_beside.h"
 
@@ -13,8 +19,15 @@ namespace kinora::train {
 
 EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
                          const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device,
-                         bool beside, models::UnetInput input)
-    : encoder_(encoder), texts_(texts), seed_(seed), device_(device), input_(input) {
+                         bool beside, models::UnetInput input,
+                         const diffusion::FrameMaskRatios& given, int64_t compression)
+    : encoder_(encoder),
+      texts_(texts),
+      seed_(seed),
+      device_(device),
+      input_(input),
+      given_(given),
+      compression_(compression) {
   if (device.is_cuda() && beside) {
     const c10::impl::VirtualGuardImpl backend(device.type());
     stream_ = backend.getNewStream(device, /*priority=*/0);
@@ -48,6 +61,46 @@ void EncodeStage::encode_shown(data::Batch& batch) const {
   batch.before.reset();
 }
 
+at::Tensor EncodeStage::encode_given(const data::Batch& batch, const at::Tensor& pixels,
+                                     int64_t step) const {
+  const at::Tensor& latents = batch.images;  // [B, C, t, h, w]
+  const int64_t frames = latents.size(2);
+  const at::Tensor masks = diffusion::draw_frame_masks(
+      given_, frames, {.seed = seed_, .step = step, .sample_index = batch.sample_index},
+      compression_);
+  // Of each count of frames at an end, the samples that are given so many.
+  std::map<std::pair<bool, int64_t>, std::vector<int64_t>> rows_of;
+  for (int64_t b = 0; b < masks.size(0); ++b) {
+    const bool* const noised = masks.const_data_ptr<bool>() + b * frames;
+    const int64_t head = std::find(noised, noised + frames, true) - noised;
+    const int64_t tail =
+        std::find(std::reverse_iterator(noised + frames), std::reverse_iterator(noised), true) -
+        std::reverse_iterator(noised + frames);
+    rows_of[{false, head}].push_back(b);
+    rows_of[{true, tail}].push_back(b);
+  }
+  at::Tensor given = at::zeros_like(latents);
+  for (const auto& [end, rows] : rows_of) {
+    const auto& [is_tail, count] = end;
+    if (count == 0) {
+      continue;
+    }
+    const int64_t shown = models::pixel_frames(encoder_->space(), count);
+    const at::Tensor alone =
+        encoder_
+            ->encode(pixels.index_select(0, at::tensor(rows, at::kLong).to(pixels.device()))
+                         .narrow(2, is_tail ? pixels.size(2) - shown : 0, shown)
+                         .contiguous())
+            .mean;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      given[rows[i]]
+          .narrow(1, is_tail ? frames - count : 0, count)
+          .copy_(alone[static_cast<int64_t>(i)]);
+    }
+  }
+  return given;
+}
+
 void EncodeStage::encode_texts(data::Batch& batch) const {
   if (texts_ != nullptr && batch.tokens.defined()) {
     pipelines::EncodedTexts encoded = texts_->encode(batch.tokens, batch.text_lengths);
@@ -63,8 +116,13 @@ void EncodeStage::begin(StepSamples& samples) const {
   for (data::Batch& batch : samples.batches) {
     encode_shown(batch);
     if (changes(batch)) {
+      const at::Tensor pixels = batch.images;
       batch.images = pipelines::draw_latents(moments_of(batch), batch.sample_index, seed_);
       batch.latent_std.reset();
+      const bool is_clip = batch.images.dim() == 5 && batch.images.size(2) > 1;
+      if (given_.weights.sum() > 0.0 && is_clip && pixels.scalar_type() == at::kByte) {
+        batch.given = encode_given(batch, pixels, samples.step);
+      }
     } else {
       batch.images = batch.images.to(device_, /*non_blocking=*/true);
     }
@@ -83,7 +141,8 @@ void EncodeStage::wait(const StepSamples& samples) const {
   const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   samples.ready->block(current);
   for (const data::Batch& batch : samples.batches) {
-    for (const at::Tensor* made : {&batch.images, &batch.text, &batch.pooled, &batch.beside}) {
+    for (const at::Tensor* made :
+         {&batch.images, &batch.text, &batch.pooled, &batch.beside, &batch.given}) {
       if (made->defined() && made->is_cuda()) {
         made->record_stream(current);  // its memory goes back to the other stream
       }

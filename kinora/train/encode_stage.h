@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kinora/data/batch.h"
+#include "kinora/diffusion/frame_mask.h"
 #include "kinora/models/unets/unet_config.h"
 #include "kinora/pipelines/latent_encoder.h"
 #include "kinora/pipelines/text_batch_encoder.h"
@@ -18,14 +19,17 @@ namespace kinora::train {
 /// latents with a deviation one is drawn, and a frozen text encoder makes vectors of tokens. On a
 /// GPU this runs on a stream of its own, beside the steps before. Which latents come out depends on
 /// seed and place in the stream of samples alone: the same whether pixels or a cache of their
-/// latents went in.
+/// latents went in. Where frames of clips are given by weight, those of pixels are encoded by
+/// themselves, so that they say nothing of the others (Open-Sora 2).
 class EncodeStage {
  public:
   /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens. beside: on a GPU the
-  /// work runs on a stream of its own; else on the current one. input: of the model.
+  /// work runs on a stream of its own; else on the current one. input: of the model. given: which
+  /// frames of clips, `compression` of which became one.
   EncodeStage(const pipelines::LatentEncoder* encoder, const pipelines::TextBatchEncoder* texts,
               uint64_t seed, at::Device device, bool beside = true,
-              models::UnetInput input = models::UnetInput::kPlain);
+              models::UnetInput input = models::UnetInput::kPlain,
+              const diffusion::FrameMaskRatios& given = {}, int64_t compression = 1);
 
   /// Begins the work; the samples are what it makes of them, for use after wait().
   void begin(StepSamples& samples) const;
@@ -45,6 +49,10 @@ class EncodeStage {
   /// Where the model is shown something beside the pictures, which are pixels yet.
   void encode_shown(data::Batch& batch) const;
 
+  /// Latents of the frames of `pixels` that are given at `step`, by those of whole clips.
+  [[nodiscard]] at::Tensor encode_given(const data::Batch& batch, const at::Tensor& pixels,
+                                        int64_t step) const;
+
   /// Where the batch has tokens and somebody encodes them.
   void encode_texts(data::Batch& batch) const;
 
@@ -53,6 +61,8 @@ class EncodeStage {
   uint64_t seed_;
   at::Device device_;
   models::UnetInput input_;
+  diffusion::FrameMaskRatios given_;
+  int64_t compression_;
   std::optional<c10::Stream> stream_;  // of a GPU; nothing: the current one
 };
 

@@ -30,10 +30,12 @@ MicroBatch of_each(const MicroBatch& batch, const Function& function) {
 }  // namespace
 
 MicroBatch micro_batch_of(const data::Batch& batch, const models::ModelConfig& model) {
-  return {.images = batch.images,
-          .sample_index = batch.sample_index,
-          .conditions = inference::conditions_of(batch, model),
-          .mask = batch.mask};
+  MicroBatch inputs{.images = batch.images,
+                    .sample_index = batch.sample_index,
+                    .conditions = inference::conditions_of(batch, model),
+                    .mask = batch.mask};
+  inputs.conditions.given = batch.given;
+  return inputs;
 }
 
 at::Tensor place_weights(const at::Tensor& mask, const at::Tensor& x0) {

@@ -147,7 +147,8 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   // order on each GPU, both could wait for each other.
   stage.emplace(encodes, texts, seed, device,
                 /*beside=*/!config.text.shared || mesh.world().size() == 1,
-                models::shape_of(config.model).input);
+                models::shape_of(config.model).input, config.frame_masks,
+                config.model.frame_compression);
 }
 
 void Run::open_log() {

@@ -78,6 +78,11 @@ void describe_train(Fields& fields, RunConfig& config) {
              "Share of the labels or captions that training replaces by the null one, for "
              "guidance.",
              between(0, 1));
+  fields.add("pooled_dropout", train.pooled_dropout,
+             "Models that read a vector of captions beside their tokens: share of the captions "
+             "whose vector training replaces by the null one, whether their tokens stay or not "
+             "(Open-Sora 2: 0.31622777, as label_dropout then); 0 = those whose tokens are.",
+             between(0, 1));
   fields.add("max_skipped", train.max_skipped,
              "Stop the run after this many steps in a row whose gradients are not finite.",
              between(1, kMostSteps));

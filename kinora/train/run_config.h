@@ -30,6 +30,7 @@ struct TrainOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
   double label_dropout = 0.1;
+  double pooled_dropout = 0.0;
   int64_t max_skipped = 3;
   bool self_test = true;
   int64_t log_every = 1;

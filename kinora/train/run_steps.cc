@@ -23,6 +23,7 @@ StepSettings step_settings(const Run& run) {
   const Trainable& trainable = *run.trainable;
   return {.seed = static_cast<uint64_t>(run.config.train.seed),
           .label_dropout = run.config.train.label_dropout,
+          .pooled_dropout = run.config.train.pooled_dropout,
           .model = run.config.model,
           .frame_masks = run.config.frame_masks,
           .ranks = run.mesh.world().size(),

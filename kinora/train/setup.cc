@@ -116,6 +116,17 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                "[train] train.label_dropout must be at most 2/3 for a U-Net that changes pictures, "
                "which are dropped at as many samples, half of them others, got ",
                config.train.label_dropout);
+  KINORA_CHECK(!config.frame_masks.any() || !models::family_of(model).conditions.frame_mask ||
+                   models::shape_of(model).given_way != diffusion::GivenWay::kNone,
+               kConfig, "[train] frame_masks give frames, which ", models::name_of(model),
+               " takes where it embeds them beside the input. Hint: model.given_embedders=true");
+  KINORA_CHECK(config.train.pooled_dropout == 0.0 ||
+                   (models::family_of(model).conditions.pooled_beside && model.pooled_channels > 0),
+               kConfig,
+               "[train] train.pooled_dropout is for models that read a vector of captions beside "
+               "their tokens (model.pooled_channels), got ",
+               config.train.pooled_dropout, " for ", models::name_of(model),
+               ". Hint: train.label_dropout drops captions");
   const bool any_size = is_image_data && models::family_of(model).takes_any_size;
   KINORA_CHECK(any_size || (model.height == shape.height && model.width == shape.width), kConfig,
                "[train] model.height and width must be those of the ", section, ", ", shape.height,

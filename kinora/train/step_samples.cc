@@ -77,6 +77,7 @@ StepLoader::Part::Part(const data::Source& source, const data::LoaderOptions& op
 StepSamples StepLoader::next() {
   StepSamples samples;
   samples.kind = kind_of_step(share_, seed_, step_);
+  samples.step = step_;
   (samples.kind == StepKind::kData ? data_ : image_data_).take(samples);
   if (prior_data_.loader != nullptr) {
     const int64_t others = samples.global_batch;

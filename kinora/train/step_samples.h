@@ -31,6 +31,7 @@ enum class StepKind : uint8_t { kData, kImageData, kPriorData };
 /// Those of one step.
 struct StepSamples {
   StepKind kind = StepKind::kData;
+  int64_t step = 0;                  ///< steps before it
   int64_t global_batch = 0;          ///< samples of all ranks, without those of prior_data
   std::vector<data::Batch> batches;  ///< this rank's micro-batches
   int64_t num_prior = 0;             ///< of them, the last ones, are of prior_data

@@ -35,9 +35,11 @@ TrainingStep::~TrainingStep() = default;
 MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const {
   MicroBatch inputs = micro_batch_of(batch, settings_.model);
   const int64_t frames = inference::clip_size(batch.images).frames;
-  if (settings_.frame_masks.sum() > 0.0 && frames > 1) {
+  if (settings_.frame_masks.any() && frames > 1) {
     inputs.conditions.frame_mask = diffusion::draw_frame_masks(
-        settings_.frame_masks, frames, settings_.seed, step, batch.sample_index);
+        settings_.frame_masks, frames,
+        {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
+        settings_.model.frame_compression);
   }
   return inputs;
 }
@@ -49,24 +51,31 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
   const inference::ClipSize size = inference::clip_size(batch.images);
   const at::Tensor x0 = data::to_float(batch.images, settings_.device);
   diffusion::Conditions conditions = inference::to_device(batch.conditions, settings_.device);
-  if (settings_.label_dropout > 0.0) {
-    const at::Tensor draw =
-        ops::random_uniform({x0.size(0)}, batch.sample_index, settings_.seed, step,
+  if (settings_.label_dropout > 0.0 || settings_.pooled_dropout > 0.0) {
+    const at::Tensor draws =
+        ops::random_uniform({x0.size(0), 2}, batch.sample_index, settings_.seed, step,
                             RandomPurpose::kLabelDropout, settings_.device);
+    const at::Tensor draw = draws.select(1, 0);
+    if (settings_.pooled_dropout > 0.0) {
+      conditions.null_pooled = draws.select(1, 1) < settings_.pooled_dropout;
+    }
     inference::drop_conditions(conditions, draw < settings_.label_dropout, model.num_classes);
     if (models::shape_of(model).input == models::UnetInput::kEdit) {
       inference::drop_pictures(conditions, draw, settings_.label_dropout);
     }
   }
   if (const at::Tensor& mask = conditions.frame_mask; mask.defined()) {
-    conditions.given = at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), 0.0, x0);
+    const at::Tensor& shown = conditions.given.defined() ? conditions.given : x0;
+    conditions.given = at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), 0.0, shown);
   }
   diffusion::NoisedBatch noised = diffusion::noise(
       objective_, x0, {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
       importance_,
       {.size_shift = diffusion::size_shift(objective_, inference::extent_of(model, size)),
        // Frames that are given beside x_t are noised, and count, as the others.
-       .frame_mask = models::shape_of(model).noises_given ? at::Tensor() : conditions.frame_mask});
+       .frame_mask = models::shape_of(model).given_way == diffusion::GivenWay::kClean
+                         ? conditions.frame_mask
+                         : at::Tensor()});
   noised.place_weights = place_weights(batch.mask, x0);
   const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions, pass);
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};

@@ -25,6 +25,7 @@ namespace kinora::train {
 struct StepSettings {
   uint64_t seed = 0;
   double label_dropout = 0.0;
+  double pooled_dropout = 0.0;  ///< of vectors by themselves; 0: with label_dropout
   models::ModelConfig model = {};
   diffusion::FrameMaskRatios frame_masks = {};  ///< of clips
   int64_t ranks = 1;                            ///< that take a step together

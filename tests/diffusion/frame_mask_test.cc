@@ -17,7 +17,8 @@ namespace frame_mask_test {
 constexpr int64_t kFrames = 16;
 
 at::Tensor masks_of(const FrameMaskRatios& ratios, int64_t count = 400, int64_t step = 3) {
-  return draw_frame_masks(ratios, kFrames, 1, step, at::arange(count, at::kLong));
+  return draw_frame_masks(ratios, kFrames,
+                          {.seed = 1, .step = step, .sample_index = at::arange(count, at::kLong)});
 }
 
 /// Given frames of each clip.
@@ -55,12 +56,58 @@ TEST(FrameMaskTest, RatiosAreShares) {
   EXPECT_EQ(share(5), 0.0);
 }
 
+/// Masks of clips of so many latent frames, each of which was 4 frames but the first.
+at::Tensor weighted(const GivenWeights& weights, int64_t frames, int64_t count = 4000) {
+  FrameMaskRatios ratios;
+  ratios.weights = weights;
+  return draw_frame_masks(ratios, frames,
+                          {.seed = 1, .step = 3, .sample_index = at::arange(count, at::kLong)}, 4);
+}
+
+/// Share of the clips in which exactly frames [0, head) and the last `tail` are given.
+double share_of(const at::Tensor& masks, int64_t head, int64_t tail) {
+  at::Tensor expected = at::ones({masks.size(1)}, at::kBool);
+  expected.narrow(0, 0, head).fill_(false);
+  expected.narrow(0, masks.size(1) - tail, tail).fill_(false);
+  return (masks == expected).all(1).to(at::kDouble).mean().item<double>();
+}
+
+// Open-Sora 2's condition_config: 33 frames are 9 latent ones, 65 are 17.
+TEST(FrameMaskTest, WeightsAreThoseOfOpenSora2) {
+  const at::Tensor stage1 = weighted({.t2v = 1, .i2v_head = 5, .i2v_loop = 1, .i2v_tail = 1}, 33);
+  EXPECT_NEAR(share_of(stage1, 0, 0), 1.0 / 8, 0.02);
+  EXPECT_NEAR(share_of(stage1, 1, 0), 5.0 / 8, 0.03);
+  EXPECT_NEAR(share_of(stage1, 1, 1), 1.0 / 8, 0.02);
+  EXPECT_NEAR(share_of(stage1, 0, 1), 1.0 / 8, 0.02);
+
+  const GivenWeights all{
+      .t2v = 2, .v2v_head = 1, .v2v_tail = 1, .v2v_head_easy = 3, .v2v_tail_easy = 1};
+  const at::Tensor long_ones = weighted(all, 33);
+  EXPECT_NEAR(share_of(long_ones, 0, 0), 2.0 / 8, 0.03);
+  EXPECT_NEAR(share_of(long_ones, 9, 0), 1.0 / 8, 0.02);
+  EXPECT_NEAR(share_of(long_ones, 0, 9), 1.0 / 8, 0.02);
+  EXPECT_NEAR(share_of(long_ones, 17, 0), 3.0 / 8, 0.03);
+  EXPECT_NEAR(share_of(long_ones, 0, 17), 1.0 / 8, 0.02);
+  // Clips that are too short leave those weights to the others.
+  const at::Tensor middle = weighted(all, 17);
+  EXPECT_NEAR(share_of(middle, 0, 0), 2.0 / 4, 0.03);
+  EXPECT_NEAR(share_of(middle, 9, 0), 1.0 / 4, 0.03);
+  EXPECT_EQ(share_of(weighted(all, 9), 0, 0), 1.0);
+  EXPECT_EQ(share_of(weighted({.i2v_loop = 1}, 2), 0, 0), 1.0);
+  EXPECT_EQ(share_of(weighted({.i2v_head = 1}, 2), 1, 0), 1.0);
+  EXPECT_FALSE(FrameMaskRatios({.weights = {.t2v = 1}}).any());
+  EXPECT_TRUE(FrameMaskRatios({.weights = {.i2v_tail = 1}}).any());
+}
+
 TEST(FrameMaskTest, HangOnTheSampleAndTheStepAlone) {
   const FrameMaskRatios ratios{.random = 0.5, .quarter_random = 0.5};
+  const auto of_samples = [&](int64_t frames, const at::Tensor& index) {
+    return draw_frame_masks(ratios, frames, {.seed = 1, .step = 3, .sample_index = index});
+  };
   EXPECT_TRUE(at::equal(masks_of(ratios, 40).narrow(0, 10, 5),
-                        draw_frame_masks(ratios, kFrames, 1, 3, at::arange(10, 15, at::kLong))));
+                        of_samples(kFrames, at::arange(10, 15, at::kLong))));
   EXPECT_FALSE(at::equal(masks_of(ratios), masks_of(ratios, 400, 4)));
-  EXPECT_TRUE(draw_frame_masks(ratios, 1, 1, 3, at::arange(9, at::kLong)).all().item<bool>());
+  EXPECT_TRUE(of_samples(1, at::arange(9, at::kLong)).all().item<bool>());
 }
 
 TEST(FrameMaskTest, TheLossCountsNoisedFramesOnly) {

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -232,7 +233,78 @@ TEST(GuidanceTest, GivenFramesGuideAsInOpenSora13) {
   EXPECT_LT(max_difference(got, z), 1e-5 * z.abs().max().item<double>());
 }
 
-// fix_guidance_flaw() of the same, in a run: the share 0.7 of what brings the deviation back.
+/// The same by which frames are given, too.
+class MaskedDenoiser : public Denoiser {
+ public:
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t, const Conditions& conditions,
+                     const Pass& pass) override {
+    const at::Tensor is_given = conditions.frame_mask.logical_not().to(at::kFloat);
+    return inner.predict(x_t, t, conditions, pass) +
+           is_given.view({x_t.size(0), 1, -1, 1, 1}) * (0.1 + x_t.square());
+  }
+  FrameDenoiser inner;
+};
+
+// I2VDenoiser of Open-Sora 2 (utils/sampling.py): get_oscillation_gs() of text and image, and
+// scale_temporal_osci. Given frames are drawn as the others, and put back at the end.
+TEST(GuidanceTest, GivenFramesGuideAsInOpenSora2) {
+  constexpr int64_t kSteps = 7;
+  constexpr int64_t kFrames = 4;
+  constexpr double kTextScale = 7.5;
+  constexpr double kImageScale = 3.0;
+  const at::Tensor given = at::zeros({2, 3, kFrames, 2, 2});
+  given.select(2, 0).normal_();
+  const at::Tensor mask = at::ones({2, kFrames}, at::kBool);
+  mask.select(1, 0).fill_(false);
+  Conditions conditions = labels({1, 2});
+  conditions.given = given;
+  conditions.frame_mask = mask;
+  Guidance guidance = with(kTextScale);
+  guidance.alternates_after = 3;
+  guidance.given_scale = kImageScale;
+  MaskedDenoiser denoiser;
+  const FlowEulerSampler sampler{.times = euler_times({.shift = 2.0}, kSteps),
+                                 .given_way = GivenWay::kBeside};
+  const SampleKey key{.seed = 1, .sample_index = sample_numbers(2)};
+  const at::Tensor start = at::randn({2, 3, kFrames, 2, 2});
+  const at::Tensor got = sample(denoiser, sampler, start.sizes(), conditions, guidance, key,
+                                at::kCPU, {}, {.noise = start});
+  EXPECT_EQ(denoiser.inner.rows, (std::vector<int64_t>{6, 6, 6, 2, 6, 2, 6}));
+
+  const auto shifted = [](double t) { return 2.0 * t / (1.0 + t); };
+  at::Tensor img = start.clone();
+  for (int64_t i = 0; i < kSteps; ++i) {
+    const double t = shifted(1.0 - static_cast<double>(i) / kSteps);
+    const double next = shifted(1.0 - static_cast<double>(i + 1) / kSteps);
+    const auto velocity = [&](int64_t label_of_first, int64_t label_of_second, bool has_image) {
+      Conditions its = labels({label_of_first, label_of_second});
+      its.given = has_image ? given : at::zeros_like(given);
+      its.frame_mask = has_image ? mask : at::ones_like(mask);
+      return denoiser.forward(img, at::full({2}, t, at::kFloat), its);
+    };
+    const bool is_off = i >= 3 && i % 2 == 1;
+    const double text = is_off ? 1.0 : kTextScale;
+    at::Tensor image = at::ones({1, 1, kFrames, 1, 1});
+    if (!is_off) {  // linspace(image_gs, 1, num_steps + 1)[i], then linspace(1, that, frames)
+      const double upper = kImageScale + (1.0 - kImageScale) * static_cast<double>(i) / kSteps;
+      image = at::linspace(1.0, upper, kFrames).view({1, 1, kFrames, 1, 1});
+    }
+    const at::Tensor cond = velocity(1, 2, true);
+    const at::Tensor uncond = velocity(kNull, kNull, true);
+    const at::Tensor uncond_2 = velocity(kNull, kNull, false);
+    img = img + (next - t) * (uncond_2 + image * (uncond - uncond_2) + text * (cond - uncond));
+  }
+  img.select(2, 0).copy_(given.select(2, 0));
+  EXPECT_LT(max_difference(got, img), 1e-5 * img.abs().max().item<double>());
+  EXPECT_TRUE(got.select(2, 0).equal(given.select(2, 0)));
+
+  // Without guidance a step is one forward.
+  denoiser.inner.rows.clear();
+  (void)sample(denoiser, sampler, start.sizes(), conditions, with(1.0), key, at::kCPU);
+  EXPECT_EQ(denoiser.inner.rows, std::vector<int64_t>(kSteps, 2));
+}
+
+// fix_guidance_flaw() of Open-Sora 1.3, in a run: the share 0.7 of what brings the deviation back.
 TEST(GuidanceTest, RescaleIsOpenSorasFlawFix) {
   Guidance guidance = with(7.5);
   guidance.rescale = 0.7;

@@ -144,7 +144,8 @@ TEST(DrawClipsTest, GivenFramesMayBeShownNoised) {
   const at::Tensor frames = at::randn({3, 1, 64, 64}) + 5.0;
   const SamplingConfig config{.steps = 2, .guidance = 1.0};
   const diffusion::Sampler sampler = make_sampler(config, diffusion::RectifiedFlow());
-  const ClipOptions options{.given = {.frames = frames, .places = {1}}, .noises_given = true};
+  const ClipOptions options{.given = {.frames = frames, .places = {1}},
+                            .given_way = diffusion::GivenWay::kNoised};
   SeeingFlow flow;
   const at::Tensor clip =
       draw_clips(flow, sampler, config, {.samples = numbered_samples(0, 1, 3, 1.0)},

@@ -1,7 +1,10 @@
 #include "kinora/train/encode_stage.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/avg_pool3d.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/where.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -131,6 +134,82 @@ TEST_F(EncodeStageTest, MeansAreNotDrawn) {
   EXPECT_EQ(means.sizes(), (at::IntArrayRef{2, 3, 4, 4}));
   EXPECT_TRUE(at::equal(means, means_of(cached, drawing_)));
   EXPECT_TRUE(at::equal(means, means_of(pixels, encoding_)));
+}
+
+/// A causal autoencoder of clips in two lines: 1 + 4 k frames become 1 + k latent ones, means of
+/// patches of 4 x 4; each also holds the mean of the whole clip, as norms do.
+class ClipAutoencoder : public models::Autoencoder {
+ public:
+  ClipAutoencoder()
+      : Autoencoder(
+            {.channels = 3, .compression = 4, .frame_compression = 4, .first_frame_alone = true}) {}
+
+  models::LatentMoments encode(const at::Tensor& pixels) override {
+    const at::Tensor small = at::avg_pool3d(pixels, {1, 4, 4});
+    at::Tensor latents = small.narrow(2, 0, 1);
+    if (small.size(2) > 1) {
+      latents =
+          at::cat({latents, at::avg_pool3d(small.narrow(2, 1, small.size(2) - 1), {4, 1, 1})}, 2);
+    }
+    return {.mean = latents + small.mean(2, /*keepdim=*/true), .std = {}};
+  }
+  at::Tensor decode(const at::Tensor& /*latents*/) override {
+    KINORA_UNREACHABLE("[clip] nothing decodes");
+  }
+};
+
+// Open-Sora 2, prepare_visual_condition_causal(): what is given was encoded without the rest.
+TEST(EncodeGivenTest, GivenFramesAreEncodedByThemselves) {
+  RunConfig config;
+  config.data.source = data::SourceKind::kMovingShapes;
+  config.data.count = 40;
+  config.data.frames = 41;
+  config.data.height = 16;
+  config.data.width = 16;
+  config.data.threads = 1;
+  config.train.seed = 5;
+  config.train.global_batch = 20;
+  config.train.micro_batch = 20;
+  diffusion::FrameMaskRatios given;
+  given.weights = {.t2v = 1, .i2v_head = 1, .i2v_loop = 1, .v2v_head = 1, .v2v_tail = 1};
+  ClipAutoencoder autoencoder;
+  const pipelines::LatentEncoder encoder(autoencoder, at::kCPU, 3);
+  const EncodeStage plain(nullptr, nullptr, 5, at::kCPU);
+  const EncodeStage encoding(&encoder, nullptr, 5, at::kCPU, true, models::UnetInput::kPlain, given,
+                             4);
+  const at::Tensor pixels = steps_of(config, plain, 1, 2).at(0).batches.at(0).images;
+  const std::vector<StepSamples> steps = steps_of(config, encoding, 1, 2);
+  EXPECT_EQ(steps.at(0).step, 1);
+  const data::Batch& batch = steps.at(0).batches.at(0);
+  ASSERT_EQ(batch.images.sizes(), (at::IntArrayRef{20, 3, 11, 4, 4}));
+  const at::Tensor masks = diffusion::draw_frame_masks(
+      given, 11, {.seed = 5, .step = 1, .sample_index = batch.sample_index}, 4);
+  int64_t loops = 0;
+  int64_t tails = 0;
+  for (int64_t i = 0; i < 20; ++i) {
+    const auto encoded = [&](int64_t first, int64_t count) {
+      return encoder.encode(pixels.narrow(0, i, 1).narrow(2, first, count).contiguous()).mean[0];
+    };
+    const at::Tensor got = batch.given[i];
+    const bool has_head = !masks[i][0].item<bool>();
+    const bool has_tail = !masks[i][10].item<bool>();
+    const int64_t count = 11 - masks[i].sum().item<int64_t>();
+    if (has_head && has_tail) {
+      ++loops;
+      EXPECT_TRUE(got.narrow(1, 10, 1).equal(encoded(40, 1)));
+      EXPECT_TRUE(got.narrow(1, 0, 1).equal(encoded(0, 1)));
+      EXPECT_FALSE(got.narrow(1, 0, 1).equal(batch.images[i].narrow(1, 0, 1)));
+    } else if (has_tail) {
+      ++tails;
+      EXPECT_EQ(count, 9);
+      EXPECT_TRUE(got.narrow(1, 2, 9).equal(encoded(8, 33)));
+    } else if (has_head) {
+      EXPECT_TRUE(got.narrow(1, 0, count).equal(encoded(0, 4 * count - 3)));
+    }
+    EXPECT_TRUE(at::where(masks[i].view({11, 1, 1}), got, 0.0).eq(0.0).all().item<bool>());
+  }
+  EXPECT_GT(loops, 0);
+  EXPECT_GT(tails, 0);
 }
 
 TEST_F(EncodeStageTest, TheModelTakesTheSizeOfTheLatents) {

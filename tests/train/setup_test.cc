@@ -84,6 +84,24 @@ TEST(SetupTest, DataMustBeWhatTheModelTakes) {
   config = good;
   config.data.frames = 4;
   EXPECT_THAT(fault(config), HasSubstr("model.frames must be those of the data, 4, got 1"));
+  config = good;
+  config.train.pooled_dropout = 0.3;
+  EXPECT_THAT(fault(config), HasSubstr("train.pooled_dropout is for models that read a vector"));
+  config = good;
+  config.model =
+      models::resolved({.architecture = "open_sora2",
+                        .in_channels = 3,
+                        .frames = 1,
+                        .height = 16,
+                        .width = 16,
+                        .learn_sigma = false,
+                        .time_scale = 1000.0,
+                        .text_channels = 8,
+                        .text_tokens = 5,
+                        .pooled_channels = 6,
+                        .transformer = {.depth = 1, .hidden = 32, .heads = 2, .patch = 2}});
+  config.frame_masks.weights = {.t2v = 1, .i2v_head = 1};
+  EXPECT_THAT(fault(config), HasSubstr("Hint: model.given_embedders=true"));
   EXPECT_THAT(fault(good, inference::LatentSize{.shape = {.channels = 3,
                                                           .height = 16,
                                                           .width = 16,

@@ -266,6 +266,89 @@ TEST(TrainingStepTest, FramesThatAreEmbeddedAreNoisedAndCount) {
   EXPECT_NEAR(loss, expected, 1e-4 * expected);
 }
 
+/// Open-Sora 2's form, of clips of 4 frames with texts and their vectors.
+RunConfig tiny_open_sora2() {
+  RunConfig config = tiny_clips();
+  config.model = models::resolved(
+      {.architecture = "open_sora2",
+       .in_channels = 4,
+       .frames = 4,
+       .height = 4,
+       .width = 4,
+       .time_scale = 1000.0,
+       .text_channels = 8,
+       .text_tokens = 5,
+       .pooled_channels = 6,
+       .transformer = {.depth = 1, .hidden = 32, .heads = 2, .patch = 2, .given_embedders = true}});
+  config.model.num_classes = 1;
+  config.objective.kind = diffusion::ObjectiveConfig::Kind::kFlow;
+  return config;
+}
+
+data::Batch samples_with_vectors(const models::ModelConfig& model, int64_t count) {
+  data::Batch batch = samples(model, 0, count);
+  batch.pooled = ops::random_uniform({count, model.pooled_channels}, batch.sample_index, kSeed, 2,
+                                     RandomPurpose::kTest, at::kCPU);
+  return batch;
+}
+
+// Open-Sora 2, prepare_visual_condition_*(): one condition of condition_config a clip, by weight.
+TEST(TrainingStepTest, WeightsSayWhatOpenSora2IsGiven) {
+  const RunConfig config = tiny_open_sora2();
+  const data::Batch batch = samples_with_vectors(config.model, 3);
+  Tiny setup(config, {.frame_masks = {.weights = {.i2v_loop = 2.0}}});
+  const double loss = setup.step.forward_backward({batch}, kStep).item<double>();
+  const Watched::Call& call = setup.watched.seen.at(0);
+  const at::Tensor frame = at::arange(4);
+  EXPECT_TRUE(call.conditions.frame_mask.equal(((frame > 0) & (frame < 3)).expand({3, 4})));
+  EXPECT_TRUE(call.conditions.given.select(2, 3).equal(batch.images.select(2, 3)));
+  EXPECT_EQ(call.conditions.given.narrow(2, 1, 2).abs().max().item<double>(), 0.0);
+  // All frames are noised, and the loss counts them.
+  const at::Tensor t = call.t.view({3, 1, 1, 1, 1});
+  const at::Tensor noise = (call.x_t - (1.0 - t) * batch.images) / t;
+  EXPECT_GT((call.x_t - batch.images).abs().min().item<double>(), 0.0);
+  const at::NoGradGuard no_grad;
+  const at::Tensor prediction =
+      setup.trainable.model().forward(call.x_t, call.t, call.conditions).narrow(1, 0, 4);
+  const double expected = (prediction - (noise - batch.images)).square().mean().item<double>();
+  EXPECT_NEAR(loss, expected, 1e-4 * expected);
+}
+
+TEST(TrainingStepTest, FramesThatWereEncodedByThemselvesAreGiven) {
+  const RunConfig config = tiny_open_sora2();
+  data::Batch batch = samples_with_vectors(config.model, 3);
+  batch.given = batch.images + 1.0;
+  Tiny setup(config, {.frame_masks = {.weights = {.i2v_head = 1.0}}});
+  (void)setup.step.forward_backward({batch}, kStep);
+  const at::Tensor& given = setup.watched.seen.at(0).conditions.given;
+  EXPECT_TRUE(given.select(2, 0).equal(batch.given.select(2, 0)));
+  EXPECT_EQ(given.narrow(2, 1, 3).abs().max().item<double>(), 0.0);
+}
+
+// Open-Sora 2 drops the texts of T5 and of CLIP each by itself.
+TEST(TrainingStepTest, VectorsOfCaptionsAreDroppedByThemselves) {
+  constexpr double kRate = 0.31622777;
+  constexpr int64_t kCount = 2000;
+  const RunConfig config = tiny_open_sora2();
+  const data::Batch batch = samples_with_vectors(config.model, kCount);
+  const auto dropped = [&](double pooled_rate) {
+    Tiny setup(config, {.label_dropout = kRate, .pooled_dropout = pooled_rate});
+    setup.step.forward_only({batch}, kStep);
+    return setup.watched.seen.at(0).conditions;
+  };
+  const diffusion::Conditions together = dropped(0.0);
+  EXPECT_FALSE(together.null_pooled.defined());
+  const diffusion::Conditions apart = dropped(kRate);
+  EXPECT_TRUE(apart.null_text.equal(together.null_text));
+  const auto share = [](const at::Tensor& rows) {
+    return rows.to(at::kDouble).mean().item<double>();
+  };
+  EXPECT_NEAR(share(apart.null_text), kRate, 0.03);
+  EXPECT_NEAR(share(apart.null_pooled), kRate, 0.03);
+  EXPECT_NEAR(share(apart.null_text & apart.null_pooled), 0.1, 0.02);
+  EXPECT_TRUE(dropped(kRate).null_pooled.equal(apart.null_pooled));
+}
+
 TEST(TrainingStepTest, ImportanceHearsTheLossOfEachSample) {
   RunConfig config = tiny();
   config.objective.timesteps = 30;

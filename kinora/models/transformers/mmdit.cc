@@ -237,7 +237,8 @@ at::Tensor MMDiT::condition(const at::Tensor& t, const diffusion::Conditions& co
                kShape, "[model] ", config().name, " needs pooled captions, [", t.size(0), ", ",
                config().pooled_channels, "]",
                pooled.defined() ? ", got " + c10::str(pooled.sizes()) : "");
-  const at::Tensor& null = conditions.null_text;
+  const at::Tensor& null =
+      conditions.null_pooled.defined() ? conditions.null_pooled : conditions.null_text;
   return c + y_embedder->forward(
                  null.defined() ? at::where(null.unsqueeze(1), null_pooled, pooled.to(at::kFloat))
                                 : pooled);

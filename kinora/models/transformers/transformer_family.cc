@@ -46,6 +46,18 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"window", !config.window.empty()}};
 }
 
+diffusion::GivenWay given_way_of(const ModelConfig& config) {
+  using diffusion::GivenWay;
+  const FamilyConditions& takes = family_of(config).conditions;
+  if (!takes.frame_mask) {
+    return GivenWay::kNone;
+  }
+  if (config.transformer.given_embedders) {
+    return takes.given_beside ? GivenWay::kBeside : GivenWay::kNoised;
+  }
+  return takes.given_beside ? GivenWay::kNone : GivenWay::kClean;
+}
+
 }  // namespace
 
 void check_own_keys(const ModelConfig& config) {
@@ -107,7 +119,7 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .patch_frames = own.patch_frames,
           .patch = own.patch,
           .is_undivided = own.kv_compress != KvSampling::kNone,
-          .noises_given = own.given_embedders,
+          .given_way = given_way_of(config),
           .has_windows = !own.window.empty(),
           .is_distilled = own.guidance > 0};
 }

@@ -725,7 +725,8 @@ at::Tensor Unet::read_sizes(const diffusion::Conditions& conditions) const {
     numbers.push_back(at::stack({conditions.height, conditions.width}, 1));
   }
   const at::Tensor sizes = unet_sinusoids(at::cat(numbers, 1), own.size_channels).flatten(1);
-  const at::Tensor& null = conditions.null_text;
+  const at::Tensor& null =
+      conditions.null_pooled.defined() ? conditions.null_pooled : conditions.null_text;
   const at::Tensor pooled =
       null.defined() ? conditions.pooled.masked_fill(null.unsqueeze(1), 0.0) : conditions.pooled;
   return at::cat({pooled, sizes}, 1);

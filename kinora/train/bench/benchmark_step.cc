@@ -180,6 +180,7 @@ class StepTimer::Impl {
     step_runner_.emplace(trainable_->model(), trainable_->boosted(), objective_, nullptr,
                          StepSettings{.seed = kBenchmarkSeed,
                                       .label_dropout = config_.train.label_dropout,
+                                      .pooled_dropout = config_.train.pooled_dropout,
                                       .model = config_.model,
                                       .frame_masks = config_.frame_masks,
                                       .ranks = mesh_.world().size(),

@@ -256,6 +256,7 @@ class Planner {
     TrainingStep step(trainable.model(), trainable.boosted(), objective, nullptr,
                       StepSettings{.seed = 0,
                                    .label_dropout = config_.train.label_dropout,
+                                   .pooled_dropout = config_.train.pooled_dropout,
                                    .model = config_.model,
                                    .frame_masks = config_.frame_masks,
                                    .ranks = ranks,

@@ -250,6 +250,14 @@ TEST(MMDiTTextTest, ANullCaptionIsItsBuffer) {
   EXPECT_TRUE(got.equal(model.forward(x_t, t, zeroed)));
   model.null_caption().fill_(0.5);
   EXPECT_FALSE(model.forward(x_t, t, conditions)[0].equal(got[0]));
+
+  // The vector by itself.
+  diffusion::Conditions apart = fixture.conditions();
+  apart.null_text = at::tensor(std::vector<int64_t>{0, 0}).to(at::kBool);
+  apart.null_pooled = conditions.null_text;
+  diffusion::Conditions zeros = fixture.conditions();
+  zeros.pooled = zeroed.pooled;
+  EXPECT_TRUE(model.forward(x_t, t, apart).equal(model.forward(x_t, t, zeros)));
 }
 
 TEST(MMDiTTest, RefusesWhatDoesNotFit) {
