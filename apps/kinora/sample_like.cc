@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 57> kKept = {"--run",
+constexpr std::array<std::string_view, 60> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -52,6 +52,9 @@ constexpr std::array<std::string_view, 57> kKept = {"--run",
                                                     "--given-frames",
                                                     "--frame-layout",
                                                     "--given-edit",
+                                                    "--last",
+                                                    "--video",
+                                                    "--video-frames",
                                                     "--loop",
                                                     "--overlap",
                                                     "--batch",

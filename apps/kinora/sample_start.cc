@@ -43,6 +43,11 @@ SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& 
     KINORA_CHECK(arguments.init.empty(), kConfig, "[sample] give only one of --image and --init");
     arguments.init = {std::exchange(arguments.options.given, {})};
   }
+  KINORA_CHECK(
+      model.is_video() || (arguments.options.last.empty() && arguments.options.video.empty()),
+      kConfig,
+      "[sample] --last and --video are frames of clips, and this model draws pictures. "
+      "Hint: --image FILE");
   return arguments;
 }
 

@@ -100,15 +100,24 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
                                .given_way = models::shape_of(recipe.model).given_way,
                                .pieces = options.pieces,
                                .overlap = options.overlap};
-  if (!options.given.empty()) {
-    clips.given = read_given(options.given,
-                             {.layout = options.frame_layout,
-                              .places = options.given_frames,
-                              .fps = clip_fps(recipe.data),
-                              .encoder = options.encoder,
-                              .device = device},
-                             recipe.model);
-  }
+  GivenOptions how{.layout = options.frame_layout,
+                   .places = options.given_frames,
+                   .fps = clip_fps(recipe.data),
+                   .encoder = options.encoder,
+                   .device = device};
+  const auto add = [&](const std::string& path) {
+    if (!path.empty()) {
+      clips.given = joined(clips.given, read_given(path, how, recipe.model), recipe.model.frames);
+    }
+  };
+  add(options.given);
+  how.layout = data::FrameLayout::kImage;
+  how.video_frames = options.video_frames;
+  how.places = "head";
+  add(options.video);
+  how.places = "tail";
+  how.takes_last = true;
+  add(options.last);
   return clips;
 }
 

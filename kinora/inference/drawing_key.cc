@@ -75,6 +75,10 @@ DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, cons
   key["given frames"] = named(options.given) + " " + options.given_frames + " " +
                         std::to_string(static_cast<int>(options.frame_layout)) + " " +
                         std::to_string(options.given_edit);
+  if (!options.last.empty() || !options.video.empty()) {
+    key["given ends"] = named(options.video) + " to " + named(options.last) + ", " +
+                        std::to_string(options.video_frames);
+  }
   key["pieces"] = std::to_string(options.pieces) + ", overlap " + std::to_string(options.overlap);
   return key_of_first(std::move(key), drawing.asked(), std::ssize(drawing.asked()));
 }

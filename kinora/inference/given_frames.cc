@@ -1,10 +1,12 @@
 #include "kinora/inference/given_frames.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "kinora/core/error.h"
@@ -58,36 +60,60 @@ std::vector<io::Image> read_strip(const fs::path& path) {
   return frames_of_strip(strip, strip.height);
 }
 
-/// The first frames of a file, `count` or all that there are, at a rate of at most `fps`.
-std::vector<io::Image> read_video(const fs::path& path, int64_t count, double fps) {
+/// kConfig where as many frames are asked for as there are not.
+void check_enough(const fs::path& path, int64_t available, const FrameReading& reading) {
+  KINORA_CHECK(reading.takes_fewer || available >= reading.count, kConfig, "[sample] ", path,
+               " must have ", reading.count, " frames at the clips' rate, got ", available,
+               ". Hint: a longer video, or fewer --video-frames");
+}
+
+/// Frames of a file at a rate of at most reading.fps.
+std::vector<io::Image> read_video(const fs::path& path, const FrameReading& reading) {
   io::VideoFile file = io::VideoFile::open(path);
-  const int64_t stride = data::FrameChoice{.max_fps = fps}.stride(file.info().fps);
+  const int64_t stride = data::FrameChoice{.max_fps = reading.fps}.stride(file.info().fps);
+  const int64_t available = (file.num_frames() - 1) / stride + 1;
+  check_enough(path, available, reading);
+  const int64_t count = std::min(reading.count, available);
   io::Image strip;
-  file.read_frames(0, std::min(count, (file.num_frames() - 1) / stride + 1), stride, strip);
+  file.read_frames(reading.takes_last ? (available - count) * stride : 0, count, stride, strip);
   return frames_of_strip(strip, file.info().width);
+}
+
+/// Whether places are numbers, "0,1,7".
+bool are_numbers(const std::string& places) {
+  return !places.empty() && places.front() >= '0' && places.front() <= '9';
 }
 
 /// How many frames of a video are taken: as many as `places` numbers, else half of a clip.
 int64_t frames_wanted(const std::string& places, int64_t num_frames) {
-  const bool numbers = !places.empty() && places.front() >= '0' && places.front() <= '9';
-  return numbers ? std::count(places.begin(), places.end(), ',') + 1
-                 : std::max<int64_t>(num_frames / 2, 1);
+  return are_numbers(places) ? std::count(places.begin(), places.end(), ',') + 1
+                             : std::max<int64_t>(num_frames / 2, 1);
 }
 
 std::vector<io::Image> read_frames(const fs::path& path, const FrameReading& reading) {
   if (fs::is_directory(path)) {
+    std::vector<fs::path> files = files_in(path);
+    if (!reading.takes_fewer) {
+      check_enough(path, std::ssize(files), reading);
+      const auto begin =
+          files.begin() + (reading.takes_last ? std::ssize(files) - reading.count : 0);
+      files = {begin, begin + reading.count};
+    }
     std::vector<io::Image> frames;
-    for (const fs::path& file : files_in(path)) {
+    for (const fs::path& file : files) {
       frames.push_back(read_picture(file));
     }
     return frames;
   }
   if (data::is_video_name(path.filename().string())) {
-    return read_video(path, reading.count, reading.fps);
+    return read_video(path, reading);
   }
   if (reading.layout == data::FrameLayout::kStrip) {
     return read_strip(path);
   }
+  KINORA_CHECK(reading.takes_fewer || reading.takes_last, kConfig, "[sample] ", path,
+               " must be a video or a folder of frames, of which the first ", reading.count,
+               " are given. Hint: --image gives one picture");
   return {read_picture(path)};
 }
 
@@ -116,9 +142,13 @@ at::Tensor encode_frames(const fs::path& path, const GivenOptions& options,
                " channels. Hint: --autoencoder PATH, or latents in a .safetensors file");
   const models::LatentSpace space = options.encoder->space();
   const int64_t latents = frames_wanted(options.places, model.frames);
+  const int64_t wanted =
+      options.video_frames > 0 ? options.video_frames : models::pixel_frames(space, latents);
   const at::Tensor pixels = read_pixels(path, {.layout = options.layout,
                                                .fps = options.fps,
-                                               .count = models::pixel_frames(space, latents),
+                                               .count = wanted,
+                                               .takes_last = options.takes_last,
+                                               .takes_fewer = options.video_frames == 0,
                                                .height = model.height * space.compression,
                                                .width = model.width * space.compression});
   const at::NoGradGuard no_grad;
@@ -159,26 +189,52 @@ pipelines::GivenFrames read_given(const fs::path& path, const GivenOptions& opti
                                   const models::ModelConfig& model) {
   check_takes_given(model);
   KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
-  const at::Tensor frames =
-      model.in_channels == models::kPixelChannels
-          ? read_pixels(path, {.layout = options.layout,
-                               .fps = options.fps,
-                               .count = frames_wanted(options.places, model.frames),
-                               .height = model.height,
-                               .width = model.width})
-          : given_latents(path, options, model);
+  const int64_t wanted =
+      options.video_frames > 0 ? options.video_frames : frames_wanted(options.places, model.frames);
+  const at::Tensor frames = model.in_channels == models::kPixelChannels
+                                ? read_pixels(path, {.layout = options.layout,
+                                                     .fps = options.fps,
+                                                     .count = wanted,
+                                                     .takes_last = options.takes_last,
+                                                     .takes_fewer = options.video_frames == 0,
+                                                     .height = model.height,
+                                                     .width = model.width})
+                                : given_latents(path, options, model);
+  KINORA_CHECK(
+      !are_numbers(options.places) || frames.size(1) >= frames_wanted(options.places, model.frames),
+      kConfig, "[sample] ", path, " has too few frames for the places ", options.places, ", got ",
+      frames.size(1));
   return {.frames = frames,
           .places = pipelines::frame_places(options.places, frames.size(1), model.frames)};
+}
+
+pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
+                              const pipelines::GivenFrames& second, int64_t num_frames) {
+  if (!first.frames.defined() || !second.frames.defined()) {
+    return first.frames.defined() ? first : second;
+  }
+  pipelines::GivenFrames both = first;
+  both.frames = at::cat({first.frames, second.frames}, 1);
+  both.places.insert(both.places.end(), second.places.begin(), second.places.end());
+  const std::set<int64_t> different(both.places.begin(), both.places.end());
+  KINORA_CHECK(different.size() == both.places.size(), kConfig,
+               "[sample] frames must be given once, but ", both.places.size() - different.size(),
+               " of --image, --video and --last lie at the same places of a clip of ", num_frames,
+               ". Hint: a longer clip, or fewer --video-frames");
+  KINORA_CHECK(std::ssize(different) < num_frames, kConfig, "[sample] of a clip of ", num_frames,
+               " frames 1 to ", num_frames - 1, " can be given, got ", different.size());
+  return both;
 }
 
 void check_takes_given(const models::ModelConfig& model) {
   const auto can = [](const models::Family& family) { return family.conditions.frame_mask; };
   KINORA_CHECK(can(models::family_of(model)), kConfig, "[sample] frames can be given to ",
                models::families_that(can), " only; this model has one time for all that it draws");
-  KINORA_CHECK(models::shape_of(model).given_way != diffusion::GivenWay::kNone, kConfig,
-               "[sample] frames can be given to ", models::family_of(model).name,
-               " where it embeds them beside the input. Hint: model.given_embedders=true, and train "
-               "it with frame_masks");
+  KINORA_CHECK(
+      models::shape_of(model).given_way != diffusion::GivenWay::kNone, kConfig,
+      "[sample] frames can be given to ", models::family_of(model).name,
+      " where it embeds them beside the input. Hint: model.given_embedders=true, and train "
+      "it with frame_masks");
 }
 
 }  // namespace kinora::inference

@@ -16,7 +16,10 @@ namespace kinora::inference {
 struct GivenOptions {
   data::FrameLayout layout = data::FrameLayout::kImage;  ///< of an image file
   std::string places;  ///< where the frames lie in clips, see pipelines::frame_places
-  double fps = 0.0;    ///< of the clips: frames of faster videos are left out
+  /// Of a video so many frames, of which it must have as many; 0: as read_given() says.
+  int64_t video_frames = 0;
+  bool takes_last = false;  ///< of a video its last ones
+  double fps = 0.0;         ///< of the clips: frames of faster videos are left out
   /// Of models of latents: what encodes frames, on `device`; null: they are given as latents.
   models::Autoencoder* encoder = nullptr;
   at::Device device = at::kCPU;
@@ -33,11 +36,19 @@ struct GivenOptions {
                                                 const GivenOptions& options,
                                                 const models::ModelConfig& model);
 
+/// Both, of each clip. kConfig where they lie at the same places, or leave no frame to draw of
+/// `num_frames`.
+[[nodiscard]] pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
+                                            const pipelines::GivenFrames& second,
+                                            int64_t num_frames);
+
 /// How frames of files become pixels.
 struct FrameReading {
   data::FrameLayout layout = data::FrameLayout::kImage;  ///< of an image file
   double fps = 0.0;                                      ///< as GivenOptions has it
-  int64_t count = 1;  ///< of a video its first ones, or all that there are
+  int64_t count = 1;        ///< of a video its first ones, or all that there are
+  bool takes_last = false;  ///< of a video its last ones
+  bool takes_fewer = true;  ///< else a video that has fewer is refused
   int64_t height = 0;
   int64_t width = 0;
 };

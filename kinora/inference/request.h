@@ -66,6 +66,11 @@ struct DrawOptions {
   /// pipelines::frame_places, and what its image holds.
   std::string given = {};
   std::string given_frames = "head";
+  /// Beside them, or without them: a picture, or a video whose last video_frames end every clip;
+  /// and a video whose first ones begin it. Of models of latents each is encoded by itself.
+  std::string last = {};
+  std::string video = {};
+  int64_t video_frames = 33;
   /// Of models of latents: what encodes such frames, borrowed; null: they are given as latents.
   models::Autoencoder* encoder = nullptr;
   data::FrameLayout frame_layout = data::FrameLayout::kImage;

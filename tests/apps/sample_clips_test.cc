@@ -446,6 +446,65 @@ TEST_F(SampleClipsTest, BadRequestsAreRefused) {
   }
 }
 
+// Open-Sora 2 is shown given frames beside the input, and they come out as they went in.
+TEST_F(SampleClipsTest, FirstAndLastFramesAndVideosOfOpenSora2) {
+  train_clips("open_sora2",
+              {"model.given_embedders=true", "frame_masks.image_head=0",
+               "frame_masks.weights.t2v=1", "frame_masks.weights.i2v_head=5",
+               "frame_masks.weights.i2v_loop=1", "objective.shift_by_tokens=[1,3]",
+               "objective.token_shift=opensora2", "sample.given_guidance=3",
+               "model.parallel_depth=1", "train.steps=8", "lr.value=1e-2", "ema.decays=[0.1]"});
+  const std::vector<io::Image> reference = generated_clip();
+  io::write_png(folder() / "first.png", reference[0]);
+  io::write_png(folder() / "last.png", reference[3]);
+  io::write_frames(folder() / "frames", std::span(reference).first(3));
+  const Arguments caption = {"--captions", "a red circle moving to the left"};
+  sample_well("ends", joined(caption, {"--image", path("first.png"), "--last", path("last.png")}));
+  const std::vector<io::Image> ends = clip("ends", "clip-00000");
+  expect_same(ends[0], reference[0]);
+  expect_same(ends[3], reference[3]);
+  expect_other(ends[1], reference[1]);
+  sample_well("last", joined(caption, {"--last", path("last.png")}));
+  expect_same(clip("last", "clip-00000")[3], reference[3]);
+  expect_other(clip("last", "clip-00000")[0], ends[0]);
+  sample_well("head", joined(caption, {"--video", path("frames"), "--video-frames", "2"}));
+  const std::vector<io::Image> head = clip("head", "clip-00000");
+  expect_same(head[0], reference[0]);
+  expect_same(head[1], reference[1]);
+  expect_other(head[2], reference[2]);
+  sample_well("tail", joined(caption, {"--last", path("frames"), "--video-frames", "2"}));
+  expect_same(clip("tail", "clip-00000")[2], reference[1]);
+  expect_same(clip("tail", "clip-00000")[3], reference[2]);
+  // What the middle shows hangs on the frames.
+  sample_well("free", caption);
+  expect_other(clip("free", "clip-00000")[1], ends[1]);
+
+  struct Bad {
+    Arguments arguments;
+    int exit_code;
+    const char* message;
+  };
+  write_text(folder() / "broken.png", "no picture");
+  for (const Bad& bad : std::vector<Bad>{
+           {{"--video", path("frames"), "--video-frames", "33"},
+            kUsage,
+            "frames\" must have 33 frames at the clips' rate, got 3"},
+           {{"--last", path("frames"), "--video-frames", "4"}, kUsage, "must have 4 frames"},
+           {{"--video", path("first.png")}, kUsage, "must be a video or a folder of frames"},
+           {{"--last", path("nowhere.png")}, kIo, "nowhere.png"},
+           {{"--last", path("broken.png")}, kIo, "broken.png"},
+           {{"--image", path("first.png"), "--video", path("frames"), "--video-frames", "2"},
+            kUsage,
+            "frames must be given once"},
+           {{"--video", path("frames"), "--video-frames", "3", "--last", path("last.png")},
+            kUsage,
+            "1 to 3 can be given, got 4"}}) {
+    const Outcome outcome = sample("bad", joined(caption, bad.arguments));
+    EXPECT_EQ(outcome.exit_code, bad.exit_code) << bad.message << "\n" << outcome.err;
+    EXPECT_THAT(outcome.err + outcome.out, HasSubstr(bad.message));
+  }
+}
+
 TEST_F(SampleClipsTest, ModelsOfImagesAndOfOneTimeTakeNoClips) {
   train_well(run_dir("run"));
   for (const Arguments& arguments :

@@ -101,6 +101,17 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--fps", arguments.options.fps, "Frames a second of clips; default: the run's")
       ->check(real(0.001, 1000.0));
+  command.add_option(
+      "--last", arguments.options.last,
+      "Of clips: the last frame, a picture; or a video whose last --video-frames are "
+      "the last ones");
+  command.add_option("--video", arguments.options.video,
+                     "Of clips: a video whose first --video-frames are the first ones");
+  command
+      .add_option("--video-frames", arguments.options.video_frames,
+                  "How many frames of --video, and of a video of --last, are given")
+      ->check(whole(1))
+      ->capture_default_str();
   CLI::Option* given = command.add_option(
       "--given,--image", arguments.options.given,
       "Of models of pictures: --init. Of clips a reference, some frames of every clip: an image, a "
