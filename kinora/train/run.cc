@@ -17,6 +17,7 @@
 #include "kinora/inference/text_tokens.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
+#include "kinora/models/families.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/train/own_text_encoder.h"
 #include "kinora/train/plan/memory_budget.h"
