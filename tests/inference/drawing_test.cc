@@ -41,6 +41,17 @@ class DrawingTest : public testing::Test {
   TrainedModel trained_;
 };
 
+TEST_F(DrawingTest, EightBitProductsWantAGpu) {
+  ModelRecipe recipe = trained_.recipe;
+  recipe.sample.sampling.fp8 = true;
+  const auto refusal = [&] {
+    return error_of(ErrorKind::kConfig, [&] { (void)initial_model(recipe, at::kCPU, 1); });
+  };
+  EXPECT_THAT(refusal(), HasSubstr("takes the plain one here"));
+  recipe.path = Path::kFast;
+  EXPECT_THAT(refusal(), HasSubstr("sample.fp8 needs a GPU of compute capability 8.9"));
+}
+
 // What the pictures of several users have in common is the time that they take.
 TEST_F(DrawingTest, RequestsShareBatchesAndEachIsAsAlone) {
   const std::vector<Request> requests = {

@@ -411,7 +411,8 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
   }
   const int64_t batch = captions.size(0);
   diffusion::Conditions repeated;
-  for (const auto tensor : {&diffusion::Conditions::pooled, &diffusion::Conditions::null_text}) {
+  for (const auto tensor : {&diffusion::Conditions::pooled, &diffusion::Conditions::null_text,
+                            &diffusion::Conditions::null_pooled}) {
     if ((conditions.*tensor).defined()) {
       repeated.*tensor =
           at::cat(std::vector(static_cast<size_t>(times.size(0)), conditions.*tensor));
