@@ -139,9 +139,9 @@ void set_path(TrainedModel& trained) {
                  models::name_of(model.config()),
                  trained.kernels == nullptr ? " takes the plain one here" : " is none",
                  ". Hint: it needs a GPU and --precision bf16 or fp16; sample.fp8=false");
-    trained.kernels->use_fp8(
-        std::make_unique<ops::Fp8>(model.num_fast_linears(), trained.device,
-                                   ops::Fp8Scaling::kDelayed, ops::Fp8Use::kSampling));
+    trained.kernels->use_fp8(std::make_unique<ops::Fp8>(model.num_fast_linears(), trained.device,
+                                                        ops::Fp8Scaling::kDelayed,
+                                                        ops::Fp8Use::kSampling));
   }
   trained.model->use_fast_path(trained.kernels);
   trained.graphs = records(trained.recipe, trained.kernels.get());

@@ -15,9 +15,9 @@ int64_t heads_of_row(const QkNormRotary& rule) {
 
 /// Where row `row` begins on the far side of attention.
 int64_t far_row(const QkNormRotary& rule, int64_t row, int64_t stride, int64_t sample_stride) {
-  return rule.rows_per_sample == 0 ? row * stride
-                                   : row / rule.rows_per_sample * sample_stride +
-                                         row % rule.rows_per_sample * stride;
+  return rule.rows_per_sample == 0
+             ? row * stride
+             : row / rule.rows_per_sample * sample_stride + row % rule.rows_per_sample * stride;
 }
 
 std::vector<double> load_head(const void* data, int64_t first, const QkNormRotary& rule) {

@@ -66,8 +66,8 @@ struct QkNormRotaryBackward {
   int64_t in_stride = 0;
   void* din = nullptr;  ///< may be dout or in (with its stride)
   int64_t din_stride = 0;
-  float* dq_weight = nullptr;  ///< [head_dim], in and out; null: neither this nor dk_weight
-  float* dk_weight = nullptr;  ///< [head_dim], in and out
+  float* dq_weight = nullptr;      ///< [head_dim], in and out; null: neither this nor dk_weight
+  float* dk_weight = nullptr;      ///< [head_dim], in and out
   int64_t dout_sample_stride = 0;  ///< as out_sample_stride
 };
 

@@ -99,9 +99,9 @@ at::Tensor Sequence::self_attention(const SelfAttention& attention, const at::Te
   return {};
 }
 
-at::Tensor Sequence::attend_packed(const SelfAttention& /*attention*/,
-                                   const at::Tensor& /*packed*/, Span /*span*/,
-                                   int64_t /*tokens_a_frame*/, const at::Tensor& /*rotary*/) const {
+at::Tensor Sequence::attend_packed(const SelfAttention& /*attention*/, const at::Tensor& /*packed*/,
+                                   Span /*span*/, int64_t /*tokens_a_frame*/,
+                                   const at::Tensor& /*rotary*/) const {
   KINORA_UNREACHABLE("[sequence] this scheme has its own linears");
 }
 

@@ -88,8 +88,8 @@ MatmulProblem input_grad_problem(const at::Tensor& dy, const at::Tensor& weight,
 }
 
 /// dW (fp32, maybe some columns of a matrix) (+)= dy^T x.
-MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x,
-                                  const at::Tensor& grad, bool overwrite) {
+MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& grad,
+                                  bool overwrite) {
   return {.m = dy.size(1),
           .n = x.size(1),
           .k = dy.size(0),
@@ -500,7 +500,8 @@ void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_
     return;
   }
   impl.count(dy, linear);
-  const MatmulProblem product = weight_grad_problem(dy.value, x.value, linear.weight_grad, overwrite);
+  const MatmulProblem product =
+      weight_grad_problem(dy.value, x.value, linear.weight_grad, overwrite);
   MatmulProblem fused = product;
   fused.epilogue = Epilogue::kBiasGrad;
   const bool has_fused = impl.choose_bias_grad_type(&fused);
@@ -523,7 +524,10 @@ void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_
         has_fused}},
       // Not to the gradients, which would be added to each time.
       [&](size_t timed) {
-        run(timed, at::empty_strided(linear.weight_grad.sizes(), linear.weight_grad.strides(), linear.weight_grad.options()), at::empty_like(linear.bias_grad));
+        run(timed,
+            at::empty_strided(linear.weight_grad.sizes(), linear.weight_grad.strides(),
+                              linear.weight_grad.options()),
+            at::empty_like(linear.bias_grad));
       });
   run(way, linear.weight_grad, linear.bias_grad);
 }

@@ -37,8 +37,7 @@ struct Operand {
   at::Tensor low{};
 
   [[nodiscard]] int64_t rows() const {
-    return value.defined() ? value.size(0)
-                           : (fp8.defined() ? fp8.size(0) : fp8_transposed.size(1));
+    return value.defined() ? value.size(0) : (fp8.defined() ? fp8.size(0) : fp8_transposed.size(1));
   }
 };
 

@@ -104,13 +104,13 @@ struct Place {
   SeamNumbers seam;
   size_t stream;
   int64_t block;
-  int64_t column;          ///< of its block's first vector
-  int64_t end_column;      ///< behind its block's last
-  size_t before;           ///< the place before it on its stream, kNone: the stream begins there
-  size_t behind = kNone;   ///< the place behind it
-  bool is_first = false;   ///< of its block
-  bool is_last = false;    ///< of its block
-  bool is_begun = false;   ///< the second place of a branch off both streams
+  int64_t column;           ///< of its block's first vector
+  int64_t end_column;       ///< behind its block's last
+  size_t before;            ///< the place before it on its stream, kNone: the stream begins there
+  size_t behind = kNone;    ///< the place behind it
+  bool is_first = false;    ///< of its block
+  bool is_last = false;     ///< of its block
+  bool is_begun = false;    ///< the second place of a branch off both streams
   bool has_second = false;  ///< the first of these
 
   /// Whether the branch computes here: all that it reads is there.
@@ -235,7 +235,7 @@ Seam seam_behind(const Pass& pass, size_t k) {
 
 bool has_norm(const Pass& pass, const Seam& here) {
   return here.behind != nullptr ? here.behind->seam.scale >= 0
-                                 : here.stream == 0 && pass.stack.has_final_norm;
+                                : here.stream == 0 && pass.stack.has_final_norm;
 }
 
 /// What is added to the stream there, besides the branch before.
@@ -316,9 +316,8 @@ Operand unnormed(const Pass& pass, const Seam& here, const at::Tensor& x) {
     return {.value = x};
   }
   const Branch& branch = *here.behind->branch;
-  return pass.kernels.operand(
-      branch.offset.defined() ? with_offset(x, branch.offset) : x,
-      pass.branches.number(first_linear(branch, here.stream)), false);
+  return pass.kernels.operand(branch.offset.defined() ? with_offset(x, branch.offset) : x,
+                              pass.branches.number(first_linear(branch, here.stream)), false);
 }
 
 Consumer consumer_of(const Pass& pass, const Seam& here) {
@@ -393,10 +392,10 @@ SeamGrad seam_backward(const Pass& pass, const Seam& here, const at::Tensor& dh,
   const at::Tensor bias_grad = producer != nullptr ? producer->bias_grad : at::Tensor();
   // The gradient of the sum of the stream and the branch before.
   const auto of_result = [&](const at::Tensor& dsum) {
-    return vectors.gate.defined() ? pass.kernels.gated_add_backward(
-                                        dsum, result, vectors.gate, of_vectors.gate, number,
-                                        bias_grad)
-                                  : pass.kernels.result_grad(dsum, number, bias_grad);
+    return vectors.gate.defined()
+               ? pass.kernels.gated_add_backward(dsum, result, vectors.gate, of_vectors.gate,
+                                                 number, bias_grad)
+               : pass.kernels.result_grad(dsum, number, bias_grad);
   };
   ResultGrad dresult;
   if (is_beside(here)) {  // the norm is of the stream before the sum
@@ -608,8 +607,8 @@ std::vector<at::Tensor> added_gradients(const LinearWeights& slab) {
 
 struct StackGradients {
   std::array<at::Tensor, kStreams> streams;  ///< undefined where it is not wanted
-  at::Tensor condition;  ///< fp32 [V, C]; undefined without
-  at::Tensor vectors;    ///< fp32: of those that were given
+  at::Tensor condition;                      ///< fp32 [V, C]; undefined without
+  at::Tensor vectors;                        ///< fp32: of those that were given
 };
 
 /// What blocks add to the gradient of the modulation's input, as their gradients become complete.
@@ -770,8 +769,8 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     if (!pass.has_stream(i)) {
       continue;
     }
-    const auto first = static_cast<size_t>(
-        std::ranges::find(pass.places, i, &Place::stream) - pass.places.begin());
+    const auto first = static_cast<size_t>(std::ranges::find(pass.places, i, &Place::stream) -
+                                           pass.places.begin());
     if (pass.wants_x || wants_vectors) {
       const StreamGrad& stream = streams[i];
       result.streams[i] = seam_backward(pass, seam_before(pass, first), stream.dh, stream.dx,
@@ -822,13 +821,13 @@ void start(Pass& pass, const StackInputs& inputs) {
                text.defined() ? text.sizes() : at::IntArrayRef(), " and ",
                lengths.defined() ? lengths.sizes() : at::IntArrayRef());
   pass.shapes[0] = inputs.x.sizes().vec();
-  KINORA_CHECK(pass.has_stream(1) == inputs.second.defined() &&
-                   (!pass.has_stream(1) ||
-                    (inputs.second.size(-1) == width && inputs.second.numel() > 0 &&
-                     inputs.second.numel() / width % vectors.size(0) == 0)),
-               kShape, "[block_stack] the second stream must be [.., ", width,
-               "] where branches are off it, got ",
-               inputs.second.defined() ? inputs.second.sizes() : at::IntArrayRef());
+  KINORA_CHECK(
+      pass.has_stream(1) == inputs.second.defined() &&
+          (!pass.has_stream(1) || (inputs.second.size(-1) == width && inputs.second.numel() > 0 &&
+                                   inputs.second.numel() / width % vectors.size(0) == 0)),
+      kShape, "[block_stack] the second stream must be [.., ", width,
+      "] where branches are off it, got ",
+      inputs.second.defined() ? inputs.second.sizes() : at::IntArrayRef());
   if (pass.has_stream(1)) {
     pass.shapes[1] = inputs.second.sizes().vec();
   }
@@ -885,8 +884,8 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
     if (pass.wants_text) {
       dtext = std::exchange(text_grad, at::Tensor()).to(text.scalar_type()).view(text.sizes());
     }
-    return {at::Tensor(),    grads.streams[0], grads.streams[1], grads.condition,
-            grads.vectors, dtext,            at::Tensor()};
+    return {at::Tensor(), grads.streams[0], grads.streams[1], grads.condition, grads.vectors,
+            dtext,        at::Tensor()};
   }
 };
 
@@ -914,14 +913,14 @@ std::array<at::Tensor, kStreams> run_joint_blocks(BlockKernels& kernels, BlockSt
   }
   const bool wants = wants_vectors(stack, inputs);
   auto pass = c10::make_intrusive<Pass>(kernels, std::move(stack), width, /*keeps=*/true);
-  pass->wants_x = inputs.x.requires_grad() ||
-                  (inputs.second.defined() && inputs.second.requires_grad());
+  pass->wants_x =
+      inputs.x.requires_grad() || (inputs.second.defined() && inputs.second.requires_grad());
   pass->wants_text = inputs.text.defined() && inputs.text.requires_grad();
   pass->wants_vectors = wants;
-  const variable_list out = RunBlocks::apply(
-      std::move(pass), wanting_gradient(inputs.x), optional(inputs.second),
-      optional(inputs.condition), inputs.vectors, optional(inputs.text),
-      optional(inputs.text_lengths));
+  const variable_list out =
+      RunBlocks::apply(std::move(pass), wanting_gradient(inputs.x), optional(inputs.second),
+                       optional(inputs.condition), inputs.vectors, optional(inputs.text),
+                       optional(inputs.text_lengths));
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 

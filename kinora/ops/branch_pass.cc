@@ -240,8 +240,7 @@ at::Tensor place_all(const BranchPass& pass, const JointAttentionBody& body,
                      const std::array<KeptBranch*, 2>& kept) {
   const JointTokens tokens(pass, kept);
   const at::Tensor& packed = kept[0]->packed;
-  at::Tensor ready =
-      at::empty({tokens.batch, tokens.all(), packed.size(1)}, packed.options());
+  at::Tensor ready = at::empty({tokens.batch, tokens.all(), packed.size(1)}, packed.options());
   for (size_t i = 0; i < kept.size(); ++i) {
     pass.kernels.place_heads(body.parts[i].rule, kept[i]->packed, body.heads,
                              tokens.part(ready, i));
@@ -309,11 +308,11 @@ void inner(const BranchPass& pass, const JointAttentionBody& body,
   const at::Tensor ready = place_all(pass, body, kept);
   const HeadTensors heads = joint_heads(body, ready, body.key_lengths);
   AttendedTokens& attended = kept[0]->attended;
-  attended = {ready, at::empty({ready.size(0), ready.size(1), ready.size(2) / 3}, ready.options()),
-              {}};
+  attended = {
+      ready, at::empty({ready.size(0), ready.size(1), ready.size(2) / 3}, ready.options()), {}};
   if (pass.keeps) {
-    attended.lse = at::empty({ready.size(0), body.heads, ready.size(1)},
-                             ready.options().dtype(at::kFloat));
+    attended.lse =
+        at::empty({ready.size(0), body.heads, ready.size(1)}, ready.options().dtype(at::kFloat));
   }
   if (!pass.kernels.attend(heads, attended.out.view(heads.q.sizes()), attended.lse)) {
     attended.lse = at::Tensor();
@@ -348,8 +347,8 @@ std::array<at::Tensor, 2> attend_backward(const BranchPass& pass, const JointAtt
     attended.ready = place_all(pass, body, kept);
   }
   const HeadTensors heads = joint_heads(body, attended.ready, body.key_lengths);
-  const at::Tensor dready = body.key_lengths.defined() ? at::zeros_like(attended.ready)
-                                                       : at::empty_like(attended.ready);
+  const at::Tensor dready =
+      body.key_lengths.defined() ? at::zeros_like(attended.ready) : at::empty_like(attended.ready);
   pass.kernels.attend_backward(dall.view(heads.q.sizes()), heads,
                                attended.out.view(heads.q.sizes()), attended.lse,
                                joint_heads(body, dready, {}));
@@ -374,8 +373,8 @@ std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& b
     }
     dresults[i] = {};
   }
-  std::array<at::Tensor, 2> dpacked = body.attend ? attend_elsewhere_backward(dout, kept)
-                                                  : attend_backward(pass, body, dout, kept);
+  std::array<at::Tensor, 2> dpacked =
+      body.attend ? attend_elsewhere_backward(dout, kept) : attend_backward(pass, body, dout, kept);
   dout = {};
   std::array<at::Tensor, 2> dh;
   for (size_t i = 0; i < kept.size(); ++i) {
@@ -620,8 +619,7 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
   return gradients;
 }
 
-void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept,
-               KeptBranch& second) {
+void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept, KeptBranch& second) {
   if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
     inner(pass, *joint, {&kept, &second});
     return;

@@ -33,8 +33,7 @@ struct BranchPass {
   /// The number by which fp8 knows a linear: none where nothing is trained, and its scales and
   /// quantised weights are those of training.
   [[nodiscard]] int64_t number(const LinearWeights* linear) const {
-    const bool is_known =
-        trains || (kernels.fp8() != nullptr && kernels.fp8()->is_for_sampling());
+    const bool is_known = trains || (kernels.fp8() != nullptr && kernels.fp8()->is_for_sampling());
     return is_known && linear != nullptr ? linear->number : -1;
   }
   [[nodiscard]] Consumer consumer(const LinearWeights* linear) const {
@@ -55,10 +54,10 @@ struct KeptBranch {
   // Of an MLP.
   at::Tensor hidden_pre{};
   Operand attention_last{};  ///< of a ParallelBody's attention; `last` is its MLP's
-  Operand last{};       ///< the input of the last linear
-  at::Tensor leaf{};    ///< a function's input, also of attention by something else
-  at::Tensor graph{};   ///< and its result, with its graph
-  at::Tensor result{};  ///< what the branch adds to the stream, before its gate
+  Operand last{};            ///< the input of the last linear
+  at::Tensor leaf{};         ///< a function's input, also of attention by something else
+  at::Tensor graph{};        ///< and its result, with its graph
+  at::Tensor result{};       ///< what the branch adds to the stream, before its gate
 };
 
 /// The linear that reads what the branch reads of the stream, and the one that makes its result;

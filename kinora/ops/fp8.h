@@ -56,8 +56,8 @@ class Fp8 {
   /// Sampling: before a run. Does not wait for the device.
   void begin_run();
 
-  /// Once before the passes of an optimizer step, in sampling before each pass: makes the new scales of delayed scaling. Does not
-  /// wait for the device.
+  /// Once before the passes of an optimizer step, in sampling before each pass: makes the new
+  /// scales of delayed scaling. Does not wait for the device.
   void begin_step();
   /// Behind it quantises the weights of all linears, which are numbered as they stand: at once, or
   /// by and by, since each is read only here.

@@ -151,8 +151,8 @@ bool Fp8Linears::has_products(const LinearShape& shape) {
   if (fp8_->is_for_sampling()) {
     return has_forward;
   }
-  return has_forward && products_.supports(problems.input_grad) && products_.supports(problems.weight_grad) &&
-         products_.supports(adding);
+  return has_forward && products_.supports(problems.input_grad) &&
+         products_.supports(problems.weight_grad) && products_.supports(adding);
 }
 
 bool Fp8Linears::covers(int64_t number, int64_t rows) {
@@ -264,8 +264,7 @@ at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at:
                     sum);
 }
 
-at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight,
-                                  const at::Tensor& sum) {
+at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight, const at::Tensor& sum) {
   return run_adding(
       fp8_problems(fp8_->scaling(), product_shape(dy, weight), device::dtype_of(type_)).input_grad,
       {.a = dy.fp8.data_ptr(),

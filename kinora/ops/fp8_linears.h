@@ -52,10 +52,11 @@ class Fp8Linears {
   [[nodiscard]] Fp8& fp8() { return *fp8_; }
 
   /// Whether linear `number` (negative: none) of so many rows computes in fp8: all three products
-  /// (in sampling the one forward), or none; of a linear's parts all, or none. It does where the library has the three, and they, with the quantisation that no
-  /// other kernel does on its way, took less time than in the block's type. The first call of a
-  /// shape outside of a graph's capture runs and times both (waits for the device, takes memory for
-  /// operands of its own); if deterministic it times nothing, and takes fp8 where it runs.
+  /// (in sampling the one forward), or none; of a linear's parts all, or none. It does where the
+  /// library has the three, and they, with the quantisation that no other kernel does on its way,
+  /// took less time than in the block's type. The first call of a shape outside of a graph's
+  /// capture runs and times both (waits for the device, takes memory for operands of its own); if
+  /// deterministic it times nothing, and takes fp8 where it runs.
   [[nodiscard]] bool covers(int64_t number, int64_t rows);
   /// Whether what makes an operand of the linear quantises it, too, instead of operand().
   [[nodiscard]] bool fuses(int64_t number, int64_t rows) {

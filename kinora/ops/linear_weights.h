@@ -41,8 +41,8 @@ struct LinearWeights {
 /// The linear that makes columns [first, first + count) of y, without a number. Its gradients and
 /// updates are views.
 [[nodiscard]] LinearWeights some_outputs(const LinearWeights& linear, int64_t first, int64_t count);
-/// The linear of inputs [first, first + count): y is the sum over all inputs. has_bias: whether this
-/// one adds it.
+/// The linear of inputs [first, first + count): y is the sum over all inputs. has_bias: whether
+/// this one adds it.
 [[nodiscard]] LinearWeights some_inputs(const LinearWeights& linear, int64_t first, int64_t count,
                                         bool has_bias);
 

@@ -219,8 +219,7 @@ JoinedProduct LowRankLinears::forward(Operand& x, const LinearWeights& linear) {
 
 JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const LinearWeights& linear,
                                        UpdateGradients& gradients) {
-  const Copy& copy =
-      x.low.defined() && is_kept(linear) ? copy_of(linear) : write_low(x, linear);
+  const Copy& copy = x.low.defined() && is_kept(linear) ? copy_of(linear) : write_low(x, linear);
   const JoinedFactors factors = factors_of(copy, linear);
   const bool is_whole = is_joined(linear);
   const auto floats = dy.value.options().dtype(at::kFloat);

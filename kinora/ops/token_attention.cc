@@ -191,15 +191,15 @@ at::Tensor attend_tokens_backward(BlockKernels& kernels, const at::Tensor& dout,
     dpacked.zero_();  // keys that are not attended to
   }
   const at::Tensor grads = split(dpacked, 3, heads);
-  for_each(
-      ready, packed, heads, key_lengths, [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
-        const auto part = [&](int64_t index) {
-          return sequences.heads(grads.select(3, index), group);
-        };
-        kernels.attend_backward(sequences.heads(dout_heads, group), in, sequences.heads(out, group),
-                                sequences.statistics(forward.lse, group),
-                                {part(0), part(1), part(2), {}});
-      });
+  for_each(ready, packed, heads, key_lengths,
+           [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
+             const auto part = [&](int64_t index) {
+               return sequences.heads(grads.select(3, index), group);
+             };
+             kernels.attend_backward(
+                 sequences.heads(dout_heads, group), in, sequences.heads(out, group),
+                 sequences.statistics(forward.lse, group), {part(0), part(1), part(2), {}});
+           });
   if (!rule.is_empty()) {
     kernels.apply_backward(rule, flat_rows(packed), heads, packed.size(3) / (3 * heads),
                            flat_rows(dpacked));

@@ -82,8 +82,9 @@ at::Tensor ShardedSequence::attend_packed(const nn::SelfAttention& attention,
                                           const at::Tensor& packed, nn::Span span,
                                           int64_t tokens_a_frame, const at::Tensor& rotary) const {
   check_part(packed, tokens_a_frame);
-  return cleared(attend_own(attention, cleared(packed, tokens_a_frame), span, tokens_a_frame, rotary),
-                 tokens_a_frame);
+  return cleared(
+      attend_own(attention, cleared(packed, tokens_a_frame), span, tokens_a_frame, rotary),
+      tokens_a_frame);
 }
 
 at::Tensor ShardedSequence::attend_own(const nn::SelfAttention& /*attention*/,

@@ -23,8 +23,8 @@ class Costs {
  public:
   Costs(const SequencePlan& plan, const SequenceFacts& facts) : plan_(plan), facts_(facts) {
     const auto part_of = [&](int64_t tokens) { return (tokens + facts.ranks - 1) / facts.ranks; };
-    tokens_ = real(facts.batch * (facts.num_frames * part_of(facts.tokens_a_frame) +
-                                  part_of(facts.text_tokens)));
+    tokens_ = real(facts.batch *
+                   (facts.num_frames * part_of(facts.tokens_a_frame) + part_of(facts.text_tokens)));
     part_ = tokens_ * real(facts.hidden * facts.element_bytes);
   }
 

@@ -34,10 +34,11 @@ int64_t rows_per_block(int64_t rows) {
 }
 
 /// Where row `row` begins on the far side of attention.
-__device__ __forceinline__ int64_t far_row(const QkNormRotary& rule, int64_t row, int64_t stride, int64_t sample_stride) {
-  return rule.rows_per_sample == 0 ? row * stride
-                                   : row / rule.rows_per_sample * sample_stride +
-                                         row % rule.rows_per_sample * stride;
+__device__ __forceinline__ int64_t far_row(const QkNormRotary& rule, int64_t row, int64_t stride,
+                                           int64_t sample_stride) {
+  return rule.rows_per_sample == 0
+             ? row * stride
+             : row / rule.rows_per_sample * sample_stride + row % rule.rows_per_sample * stride;
 }
 
 template <typename T, bool kInterleaved>
@@ -55,8 +56,8 @@ __global__ void __launch_bounds__(kThreads)
   const int step = lane.first_step();
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
   const T* in = static_cast<const T*>(call.in) + row * call.in_stride + part;
-  T* out = static_cast<T*>(call.out) +
-           far_row(rule, row, call.out_stride, call.out_sample_stride) + part;
+  T* out = static_cast<T*>(call.out) + far_row(rule, row, call.out_stride, call.out_sample_stride) +
+           part;
   const bool is_value = blockIdx.y == 2;
   const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
   const Pairs angle = load_angles(lane, rule, row, half);
@@ -142,8 +143,7 @@ __global__ void __launch_bounds__(kThreads)
         const int head = begin + i * lane.heads + lane.head;
         const bool wanted = head < num_heads && lane.count > 0;
         packed_dy[i] = load_pairs<T>(lane, dout + head * rule.head_dim, half, wanted);
-        packed_x[i] =
-            load_pairs<T>(lane, in + head * rule.head_dim, half, wanted && normalises);
+        packed_x[i] = load_pairs<T>(lane, in + head * rule.head_dim, half, wanted && normalises);
       }
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
@@ -259,8 +259,8 @@ cudaError_t qk_norm_rotary_forward(const QkNormRotaryForward& call, cudaStream_t
   if (rule.rows == 0 || rule.heads == 0) {
     return cudaSuccess;
   }
-  const bool aligned =
-      is_aligned(rule, call.in, call.in_stride) && is_aligned(rule, call.out, call.out_stride, call.out_sample_stride);
+  const bool aligned = is_aligned(rule, call.in, call.in_stride) &&
+                       is_aligned(rule, call.out, call.out_stride, call.out_sample_stride);
   const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps)), parts(rule));
   return with_type_and_pairs(rule, [&](auto example, auto interleaved) {
     forward_kernel<decltype(example), interleaved()><<<grid, kThreads, 0, stream>>>(call, aligned);

@@ -55,8 +55,7 @@ ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& atte
                    frames = pass.frames, tokens = pass.tokens,
                    tokens_a_frame = pass.tokens_a_frame](const at::Tensor& packed) {
       const at::Tensor parts = packed.view({batch, frames, tokens, packed.size(1)});
-      const at::Tensor out =
-          sequence.attend_packed(attention, parts, span, tokens_a_frame, rotary);
+      const at::Tensor out = sequence.attend_packed(attention, parts, span, tokens_a_frame, rotary);
       return out.reshape({-1, out.size(3)});
     };
     return branch(std::move(body), vectors);

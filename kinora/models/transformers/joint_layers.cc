@@ -136,8 +136,7 @@ at::Tensor StreamAttention::finish(const at::Tensor& attended) const {
 }
 
 ops::JointAttentionBody::Part StreamAttention::part(const FastJoint& joint, int64_t stream) const {
-  return {qkv.weights(), proj ? proj->weights() : ops::LinearWeights(),
-          norms_.rule(joint, stream)};
+  return {qkv.weights(), proj ? proj->weights() : ops::LinearWeights(), norms_.rule(joint, stream)};
 }
 
 ops::SelfAttentionBody StreamAttention::body(const FastJoint& joint) const {
@@ -147,9 +146,10 @@ ops::SelfAttentionBody StreamAttention::body(const FastJoint& joint) const {
                               .length = joint.tokens.own_image,
                               .rule = norms_.rule({}, 0)};
   if (joint.tokens.sequence->divides_tokens()) {
-    body.attend = [tokens = joint.tokens, heads = num_heads_, rule = body.rule](
-                      const at::Tensor& packed) {
-      return attend_rows({ops::ruled_heads(*tokens.kernels, packed, heads, rule)}, heads, tokens)[0];
+    body.attend = [tokens = joint.tokens, heads = num_heads_,
+                   rule = body.rule](const at::Tensor& packed) {
+      return attend_rows({ops::ruled_heads(*tokens.kernels, packed, heads, rule)}, heads,
+                         tokens)[0];
     };
   }
   return body;
@@ -237,8 +237,8 @@ Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) c
   const at::Tensor& text = streams[1];
   const Tensors m_image = x_block.modulation(inputs.condition);
   const Tensors m_text = context_block.modulation(inputs.condition);
-  const Tensors attended = attend(
-      {x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
+  const Tensors attended =
+      attend({x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
   const at::Tensor x = x_block.finish(image, m_image, attended[0], inputs.tokens);
   return context_block.ends()
              ? Tensors{x}
@@ -328,10 +328,9 @@ ops::Block ParallelBlock::fast(const FastJoint& joint) const {
   if (tokens.sequence->divides_tokens()) {
     body.attention.attend = [tokens, heads = num_heads_,
                              rule = body.attention.rule](const at::Tensor& packed) {
-      const Tensors parts =
-          ops::ruled_heads(*tokens.kernels, packed, heads, rule)
-              .view({-1, tokens.own_image + tokens.own_text, packed.size(1)})
-              .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
+      const Tensors parts = ops::ruled_heads(*tokens.kernels, packed, heads, rule)
+                                .view({-1, tokens.own_image + tokens.own_text, packed.size(1)})
+                                .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
       const int64_t width = packed.size(1);
       const Tensors out = attend_rows(
           {parts[0].reshape({-1, width}), parts[1].reshape({-1, width})}, heads, tokens);

@@ -377,8 +377,8 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
                               const JointTokens& tokens, const diffusion::Pass& pass) const {
   FastJoint joint{.tokens = tokens};
   if (tokens.image_angles.defined()) {
-    joint.rotation = nn::head_rule(
-        {}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
+    joint.rotation =
+        nn::head_rule({}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
   }
   if (tokens.text_lengths.defined() && !sequence().divides_tokens()) {
     joint.key_lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
@@ -438,8 +438,7 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
 }
 
 at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
-                          const diffusion::Conditions& conditions,
-                          const diffusion::Pass& pass) {
+                          const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor text = text_states(conditions);
@@ -470,7 +469,8 @@ at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                 .leave(patches, tokens.image)
                 .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
   if (!has_table(config().transformer)) {  // Flux' line has a patch's channels outermost, on both
-    patches = patches.unflatten(-1, {-1, config().transformer.patch_volume()})  // sides
+    patches = patches
+                  .unflatten(-1, {-1, config().transformer.patch_volume()})  // sides
                   .transpose(-1, -2)
                   .flatten(-2);
   }

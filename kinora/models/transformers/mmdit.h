@@ -48,8 +48,8 @@ class MMDiT : public BlockModel {
   [[nodiscard]] at::Tensor plain_blocks(std::vector<at::Tensor> streams, const at::Tensor& c,
                                         const JointTokens& tokens) const;
   /// c undefined: `pass` has what was prepared.
-  [[nodiscard]] at::Tensor fast_blocks(const std::vector<at::Tensor>& streams,
-                                       const at::Tensor& c, const JointTokens& tokens,
+  [[nodiscard]] at::Tensor fast_blocks(const std::vector<at::Tensor>& streams, const at::Tensor& c,
+                                       const JointTokens& tokens,
                                        const diffusion::Pass& pass) const;
   [[nodiscard]] bool takes_fast_path() const;
   /// The stacks of joint and of parallel blocks.

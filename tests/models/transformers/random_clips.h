@@ -202,8 +202,8 @@ class RandomClips : public RandomModel {
     diffusion::Conditions conditions;
     conditions.null_text = (sample.remainder(3) == 1).to(device);
     if (family_of(config).conditions.pooled || family_of(config).conditions.pooled_beside) {
-      conditions.pooled = inputs({c.batch, config.pooled_channels > 0 ? config.pooled_channels
-                                                                      : config.text_channels});
+      conditions.pooled = inputs(
+          {c.batch, config.pooled_channels > 0 ? config.pooled_channels : config.text_channels});
     }
     if (!family_of(config).conditions.text) {
       set_inputs(x_t, t, std::move(conditions), weighting);

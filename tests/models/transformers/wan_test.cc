@@ -255,7 +255,7 @@ TEST(WanModelTest, AuthorsNamesAreFoundAgain) {
     for (const std::string& key : all) {
       prefixed.push_back(prefix + key);
     }
-    const auto found = find_original_naming(prefixed);
+    const auto found = find_original_naming(prefixed, {});
     ASSERT_TRUE(found.has_value());
     for (const auto& [path, theirs] : keys_of(*found)) {
       ASSERT_EQ(theirs.size(), keys.at(path).size()) << path;
