@@ -42,7 +42,7 @@ Operand unfilled_blocks(Operand operand, bool is_square) {
 }
 
 /// Null where there is none.
-void* data_of(const at::Tensor& bytes) {
+void* data_or_null(const at::Tensor& bytes) {
   return bytes.defined() ? bytes.data_ptr() : nullptr;
 }
 
@@ -150,7 +150,7 @@ void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
     cuda::quantise(linear.weight.contiguous(),
                    {.type = DType::kF8E4M3,
                     .data = copies.fp8.data_ptr(),
-                    .transposed = data_of(copies.fp8_transposed),
+                    .transposed = data_or_null(copies.fp8_transposed),
                     .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
   }
 }
@@ -199,7 +199,7 @@ kernels::Fp8Output Fp8::output(const Operand& operand, Role role) const {
   const int64_t place = Fp8::place(operand.number, role);
   return {.type = fp8_type(scaling_, role),
           .data = operand.fp8.data_ptr(),
-          .transposed = data_of(operand.fp8_transposed),
+          .transposed = data_or_null(operand.fp8_transposed),
           .scale = scale_.const_data_ptr<float>() + place,
           .amax = is_delayed() ? amax_.data_ptr<float>() + place : nullptr};
 }
