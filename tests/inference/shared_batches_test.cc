@@ -20,8 +20,10 @@ class SharedBatchesTest : public testing::TestWithParam<std::string> {
  protected:
   SharedBatchesTest() : trained_(tiny_model(family_named(GetParam()), at::kCPU)) {
     // Clips that go on from their own frames are drawn with them as conditions.
-    options_.pieces = family().conditions.frame_mask ? 2 : 1;
-    options_.overlap = family().conditions.frame_mask ? 1 : 0;
+    const bool takes_frames =
+        models::shape_of(trained_.recipe.model).given_way != diffusion::GivenWay::kNone;
+    options_.pieces = takes_frames ? 2 : 1;
+    options_.overlap = takes_frames ? 1 : 0;
   }
 
   [[nodiscard]] static const models::Family& family() { return family_named(GetParam()); }
