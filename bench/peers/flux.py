@@ -14,7 +14,6 @@ line of JSON a measurement, the median of blocks of steps.
 """
 
 import argparse
-import statistics
 
 import torch
 import torch.nn.functional as F
@@ -122,33 +121,12 @@ def sampling(arguments, mode):
     def advance():
         x.copy_(one(x, t, text, pooled))
 
-    with torch.no_grad():
-        if arguments.graph:
-            return measure.captured(advance).replay, model
-
-    def step():
-        torch.compiler.cudagraph_mark_step_begin()
-        with torch.no_grad():
-            advance()
-
-    return step, model
+    return measure.sampling_step(advance, arguments.graph), model
 
 
 def measured(arguments, mode):
     step, model = (sampling if arguments.work == "sample" else training)(arguments, mode)
-
-    def block():
-        for _ in range(arguments.steps):
-            step()
-
-    for _ in range(arguments.warmup):
-        step()
-    measure.synchronize(arguments.device)
-    measure.reset_peak_memory(arguments.device)
-    times = [measure.seconds(block, arguments.device) / arguments.steps * 1000 for _ in range(arguments.blocks)]
-    return {"parameters": sum(p.numel() for p in model.parameters()), "ms_per_step": round(statistics.median(times), 3),
-            "ms_min": round(min(times), 3), "ms_max": round(max(times), 3),
-            "peak_memory_gib": measure.peak_memory_gib(arguments.device)}
+    return measure.timed_steps(step, model, arguments)
 
 
 def main():

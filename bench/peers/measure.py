@@ -138,6 +138,37 @@ def copy_gbps(device, size):
     return round(2 * size / milliseconds(lambda: target.copy_(source), device) / 1e6, 1)
 
 
+def sampling_step(advance, in_graph):
+    """`advance` without gradients, as a captured graph or as calls."""
+    with torch.no_grad():
+        if in_graph:
+            return captured(advance).replay
+
+    def step():
+        torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            advance()
+
+    return step
+
+
+def timed_steps(step, model, arguments):
+    """Of arguments.blocks blocks of arguments.steps steps behind arguments.warmup ones: their median."""
+
+    def block():
+        for _ in range(arguments.steps):
+            step()
+
+    for _ in range(arguments.warmup):
+        step()
+    synchronize(arguments.device)
+    reset_peak_memory(arguments.device)
+    times = [seconds(block, arguments.device) / arguments.steps * 1000 for _ in range(arguments.blocks)]
+    return {"parameters": sum(p.numel() for p in model.parameters()),
+            "ms_per_step": round(statistics.median(times), 3), "ms_min": round(min(times), 3),
+            "ms_max": round(max(times), 3), "peak_memory_gib": peak_memory_gib(arguments.device)}
+
+
 def run_all(measurements):
     """Runs (description, function) pairs one after another and prints each result as a line of
     JSON. A failure is a line with "error", and the exit status is then 1."""

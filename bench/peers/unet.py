@@ -16,7 +16,6 @@ captures the whole step as a CUDA graph by hand. Prints one line of JSON a measu
 """
 
 import argparse
-import statistics
 
 import torch
 import torch.nn.functional as F
@@ -156,35 +155,13 @@ def sampling(arguments, mode):
     def advance():
         x.copy_(one(x, t, both))
 
-    with torch.no_grad():
-        if arguments.graph:
-            return measure.captured(advance).replay, model
-
-    def step():
-        torch.compiler.cudagraph_mark_step_begin()
-        with torch.no_grad():
-            advance()
-
-    return step, model
+    return measure.sampling_step(advance, arguments.graph), model
 
 
 def measured(arguments, mode):
     step, model = (training if arguments.work == "train" else sampling)(arguments, mode)
-
-    def block():
-        for _ in range(arguments.steps):
-            step()
-
-    for _ in range(arguments.warmup):
-        step()
-    measure.synchronize(arguments.device)
-    measure.reset_peak_memory(arguments.device)
-    times = [measure.seconds(block, arguments.device) / arguments.steps * 1000 for _ in range(arguments.blocks)]
-    milliseconds = statistics.median(times)
-    return {"parameters": sum(p.numel() for p in model.parameters()), "ms_per_step": round(milliseconds, 3),
-            "ms_min": round(min(times), 3), "ms_max": round(max(times), 3),
-            "images_per_s": round(arguments.batch / milliseconds * 1000, 3),
-            "peak_memory_gib": measure.peak_memory_gib(arguments.device)}
+    result = measure.timed_steps(step, model, arguments)
+    return {**result, "images_per_s": round(arguments.batch / result["ms_per_step"] * 1000, 3)}
 
 
 def main():
