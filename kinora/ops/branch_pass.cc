@@ -154,21 +154,16 @@ Operand attended_operand(const BranchPass& pass, const at::Tensor& rows, int64_t
   return operand;
 }
 
+/// `rows` with that room behind each.
+at::Tensor with_room(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
+  return room > 0 ? empty_like(pass, rows, room).copy_(rows) : rows.contiguous();
+}
+
 /// The same of rows without room.
 Operand attended_operand(const BranchPass& pass, const at::Tensor& rows,
                          const LinearWeights& proj) {
   const int64_t room = pass.kernels.room(proj);
-  if (room == 0) {
-    return attended_operand(pass, rows.contiguous(), 0, proj);
-  }
-  at::Tensor own = pass.kernels.empty_with_room(rows.size(0), rows.size(1), room);
-  return attended_operand(pass, own.copy_(rows), room, proj);
-}
-
-/// `rows` with that room behind each.
-at::Tensor with_room(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
-  return room > 0 ? pass.kernels.empty_with_room(rows.size(0), rows.size(1), room).copy_(rows)
-                  : rows.contiguous();
+  return attended_operand(pass, with_room(pass, rows, room), room, proj);
 }
 
 /// A leaf of a graph that has what `packed` has.

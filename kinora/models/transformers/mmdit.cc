@@ -5,14 +5,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/outer.h>
-#include <ATen/ops/pow.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <utility>
 
@@ -31,7 +28,6 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr double kRotaryPeriod = 10000.0;
 constexpr double kGuidanceScale = 1000.0;  // as times are
 constexpr size_t kAxes = 3;                // frame, row, column
 
@@ -53,31 +49,6 @@ ModelConfig of_given(ModelConfig config) {
 /// fp64 positions of a table's rows, or of its columns.
 at::Tensor table_positions(const TransformerConfig& config) {
   return at::arange(config.position_grid, at::kDouble) / config.position_scale;
-}
-
-/// Angles for nn::rotated of one axis: positions fp64 [n] -> fp32 [n, dims].
-at::Tensor axis_angles(const at::Tensor& positions, int64_t dims) {
-  const at::Tensor exponents =
-      at::arange(0, dims, 2, positions.options()) / -static_cast<double>(dims);
-  return at::outer(positions, at::pow(kRotaryPeriod, exponents))
-      .repeat_interleave(2, -1)
-      .to(at::kFloat);
-}
-
-/// Those of the image's tokens: fp32 [N, D]. Text is at position 0 of every axis.
-at::Tensor image_angles(const TransformerConfig& config, const Grid& grid, at::Device device) {
-  const std::array<int64_t, kAxes> sides = {grid.frames, grid.rows, grid.columns};
-  Tensors axes;
-  for (size_t axis = 0; axis < kAxes; ++axis) {
-    const at::Tensor angles =
-        axis_angles(at::arange(sides[axis], at::TensorOptions(device).dtype(at::kDouble)),
-                    config.rotary_axes[axis]);
-    std::vector<int64_t> place(kAxes + 1, 1);
-    place[axis] = sides[axis];
-    place.back() = -1;
-    axes.push_back(angles.view(place).expand({sides[0], sides[1], sides[2], -1}));
-  }
-  return at::cat(axes, -1).flatten(0, 2);
 }
 
 /// All tokens of a stream [B, .., tokens, C] as one frame.
@@ -451,8 +422,9 @@ at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                      .own_image = streams[0].size(2),
                      .own_text = streams[1].size(2)};
   if (!has_table(config().transformer)) {
-    const at::Tensor angles = image_angles(config().transformer, grid, x_t.device());
-    tokens.image_angles = sequence().enter(angles.unsqueeze(0).unsqueeze(0)).flatten(0, 2);
+    // Text is at position 0 of every axis.
+    const at::Tensor angles = clip_angles(config().transformer.rotary_axes, grid, x_t.device());
+    tokens.image_angles = sequence().enter(one_frame(angles.unsqueeze(0))).flatten(0, 2);
   }
   if (!pads_captions(config())) {
     tokens.text_lengths = caption_lengths(config(), conditions);
