@@ -125,11 +125,15 @@ TEST(CheckpointKillTest, EveryKillLeavesWholeOnes) {
   int in_write = 0;
   for (int kill = 0; kill < kKills; ++kill) {
     RunningRanks run(folder.path());
-    // Until it has gone on from there, then at any moment.
+    // Until it has gone on from there, then at any moment; every other time, inside a save.
     for (int tries = 0; tries < 6000 && newest_step(folder.path()) <= newest; ++tries) {
       std::this_thread::sleep_for(milliseconds(10));
     }
     std::this_thread::sleep_for(milliseconds(moment(random)));
+    for (int tries = 0; kill % 2 == 1 && tries < 60'000 && !is_being_written(folder.path());
+         ++tries) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
     in_write += is_being_written(folder.path()) ? 1 : 0;
     run.kill(victim(random));
     EXPECT_THAT(run.output(), testing::Not(testing::HasSubstr("is not what was saved")));
