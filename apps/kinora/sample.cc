@@ -46,6 +46,7 @@
 #include "kinora/io/file.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/families.h"
+#include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "kinora/pipelines/tokenizer_folder.h"
@@ -331,6 +332,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   inference::LoadOptions options = load_options(given);
   const bool speaks = world.rank() == 0;
   options.says = speaks;
+  options.tensor = parallel::tensor_group(world, given.options.ranks.tensor);
   if (speaks && !like.command.empty()) {
     log_info("[sample] like ", given.like, ": ", like.command);
   }
@@ -346,6 +348,10 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   inference::ModelRecipe sized = own;
   inference::set_size(arguments.options.size, arguments.options.fps, sized);
   const int64_t room = limited_memory(arguments, inference::choose_device(arguments.device));
+  KINORA_CHECK(
+      room == 0 || options.tensor.size() == 1, kConfig,
+      "[sample] --vram-budget does not work with --tensor, whose ranks each have a part of "
+      "the weights. Hint: leave one of them out");
   const bool bounds = room > 0 && !arguments.memory_budget;
   if (bounds) {
     arguments.memory_budget = gib_beside(room, /*weights=*/0);

@@ -1,6 +1,6 @@
 #include "kinora/checkpoint/checkpoint.h"
 
-#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -45,15 +45,16 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
   for (const optim::Bucket& bucket : arena.buckets()) {
     for (const optim::Slot& slot : bucket.slots) {
       const auto found = saved.find(slot.path);
-      KINORA_CHECK(found != saved.end() && found->second.slot->shape == slot.shape, kIo,
-                   "[checkpoint] ", checkpoint, " is of another model: ", slot.path,
+      KINORA_CHECK(found != saved.end() && found->second.slot->whole_shape() == slot.whole_shape(),
+                   kIo, "[checkpoint] ", checkpoint, " is of another model: ", slot.path,
                    found == saved.end() ? " is not in it" : " has another shape",
                    ". Hint: model.* and finetune.* must be as when it was saved");
       const int64_t offset = found->second.slot->offset;
       const int64_t end = manifest.buckets[found->second.bucket].numel;
-      KINORA_CHECK(offset >= 0 && slot.numel <= end && offset <= end - slot.numel, kDamaged,
-                   "[checkpoint] ", checkpoint, " is damaged: ", slot.path, " at ", offset,
-                   " reaches beyond the ", end, " elements of its bucket");
+      const int64_t numel = c10::multiply_integers(found->second.slot->shape);
+      KINORA_CHECK(offset >= 0 && numel <= end && offset <= end - numel, kDamaged, "[checkpoint] ",
+                   checkpoint, " is damaged: ", slot.path, " at ", offset, " reaches beyond the ",
+                   end, " elements of its bucket");
       ++count;
     }
   }
@@ -63,18 +64,30 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
   return saved;
 }
 
+/// Whether both have the same boxes of a parameter, of which each may have another.
+bool are_cut_alike(const optim::Slot& left, const optim::Slot& right) {
+  if (!left.box || !right.box) {
+    return !left.box && !right.box;
+  }
+  nn::Box same = *left.box;
+  same.index = right.box->index;
+  return same == *right.box;
+}
+
 /// Reads the parts of all parameters that lie in this rank's slices.
 class PartsReader {
  public:
-  PartsReader(const std::unordered_map<std::string, SavedSlot>& saved, const optim::Arena& arena)
-      : saved_(saved), arena_(arena) {}
+  PartsReader(const Manifest& manifest, const std::unordered_map<std::string, SavedSlot>& saved,
+              const optim::Arena& arena)
+      : manifest_(manifest), saved_(saved), arena_(arena) {}
 
-  void add(const RoleReader& reader, optim::Role role) {
+  /// boxes: the role's, or another's that this one is to have the elements of. Borrows them.
+  void add(const std::vector<RoleReader>& boxes, optim::Role role) {
     for (const optim::Bucket& bucket : arena_.buckets()) {
       for (const optim::Slot& slot : bucket.slots) {
         const optim::Arena::Part part = arena_.own_part(slot.path, role);
         if (part.values.numel() > 0) {
-          add(reader, saved_.at(slot.path), slot, role, part);
+          add(boxes, saved_.at(slot.path), slot, role, part);
         }
       }
     }
@@ -83,48 +96,51 @@ class PartsReader {
   void read(Staging& staging) const {
     device::synchronize(arena_.options().device);  // the staging's streams do not wait for others
     read_into(targets_, staging);
-    for (const auto& [elements, from, to, part] : reordered_) {
-      arena_.store(
-          part.values,
-          in_order(in_shape(elements, *from), *to).narrow(0, part.begin, part.values.numel()));
+    for (const auto& [boxes, from, to, role, part] : rearranged_) {
+      const at::Tensor whole = read_whole(*boxes, manifest_, from.bucket, *from.slot, role);
+      const at::Tensor own = to->box ? to->box->cut(whole) : whole;
+      arena_.store(part.values, in_order(own, *to).narrow(0, part.begin, part.values.numel()));
     }
   }
 
  private:
-  /// A parameter whose elements lie in another order in the checkpoint: read whole.
-  struct Reordered {
-    at::Tensor elements;
-    const optim::Slot* from;
+  /// A parameter whose elements lie in another order in the checkpoint, or in other boxes: read
+  /// whole, one at a time.
+  struct Rearranged {
+    const std::vector<RoleReader>* boxes;
+    SavedSlot from;
     const optim::Slot* to;
+    optim::Role role;
     optim::Arena::Part part;
   };
 
-  void add(const RoleReader& reader, const SavedSlot& from, const optim::Slot& slot,
+  void add(const std::vector<RoleReader>& boxes, const SavedSlot& from, const optim::Slot& slot,
            optim::Role role, const optim::Arena::Part& part) {
     KINORA_CHECK(role.kind != optim::Role::Kind::kExpAvgSq || !from.slot->is_matrix, kDamaged,
                  "[checkpoint] ", slot.path,
                  " must have an exp_avg_sq, but it is a matrix of muon");
-    if (from.slot->channels_last == slot.channels_last) {
+    if (from.slot->channels_last == slot.channels_last && are_cut_alike(*from.slot, slot)) {
       KINORA_CHECK(from.slot->offset % role.elements_each() == 0, kDamaged, "[checkpoint] ",
                    slot.path, " must begin with a block of ", role.elements_each(),
                    " elements, got an offset of ", from.slot->offset);
       const int64_t begin = from.its_bucket->count_of(role, from.slot->offset + part.begin);
-      targets_.push_back({&reader, from.bucket, begin, part.values});
+      const auto box = static_cast<size_t>(slot.box ? slot.box->index : 0);
+      targets_.push_back({&boxes[box], from.bucket, begin, part.values});
       return;
     }
-    KINORA_CHECK(part.values.scalar_type() != at::kByte && role.kind != optim::Role::Kind::kFactors,
+    KINORA_CHECK(part.values.scalar_type() != at::kByte && role.elements_each() == 1 &&
+                     role.kind != optim::Role::Kind::kFactors,
                  kIo, "[checkpoint] the ", optim::to_string(role), " of ", slot.path,
-                 " lies in another order. Hint: use the kinora that wrote it");
-    reordered_.push_back(
-        {at::empty({slot.numel}, reader.type(from.bucket)), from.slot, &slot, part});
-    targets_.push_back({&reader, from.bucket, from.its_bucket->count_of(role, from.slot->offset),
-                        reordered_.back().elements});
+                 " lies in another order, or is divided otherwise. Hint: use the kinora and the "
+                 "parallel.tensor that wrote it");
+    rearranged_.push_back({&boxes, from, &slot, role, part});
   }
 
+  const Manifest& manifest_;
   const std::unordered_map<std::string, SavedSlot>& saved_;
   const optim::Arena& arena_;
   std::vector<ReadTarget> targets_;
-  std::vector<Reordered> reordered_;
+  std::vector<Rearranged> rearranged_;
 };
 
 /// All files that training goes on from.
@@ -178,7 +194,7 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
   Manifest manifest;
   std::unordered_map<std::string, SavedSlot> saved;
   std::vector<Shard> shards;
-  std::vector<RoleReader> readers;
+  std::vector<std::vector<RoleReader>> readers;  // [role][box]
   Staging staging(arena.options().device, &arena);
   in_agreement(world, [&] {
     manifest = read_manifest(checkpoint);
@@ -197,12 +213,12 @@ TrainingState load(const fs::path& checkpoint, optim::Arena& arena, const comm::
     manifest.state.buffers = read_arrays(manifest, checkpoint, kBuffersRole);
     restore_frozen(read_arrays(manifest, checkpoint, kFrozenRole), checkpoint, arena);
     for (const optim::Role role : roles) {
-      readers.emplace_back(checkpoint, manifest, role);
+      readers.push_back(readers_of(checkpoint, manifest, role));
     }
     return std::string();
   });
   in_agreement(world, [&] {
-    PartsReader parts(saved, arena);
+    PartsReader parts(manifest, saved, arena);
     for (size_t i = 0; i < roles.size(); ++i) {
       parts.add(readers[i], roles[i]);
     }
@@ -228,9 +244,9 @@ void load_for_sampling(const fs::path& checkpoint, std::optional<size_t> ema, nn
   check_sizes(checkpoint, shards);
   check_content(checkpoint, shards, {}, staging);
   restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
-  const RoleReader reader(checkpoint, manifest, role);
-  PartsReader parts(saved, arena);
-  parts.add(reader, optim::Role::compute());
+  const std::vector<RoleReader> boxes = readers_of(checkpoint, manifest, role);
+  PartsReader parts(manifest, saved, arena);
+  parts.add(boxes, optim::Role::compute());
   parts.read(staging);
   check_finite(arena, optim::Role::compute(), checkpoint);
 }

@@ -128,7 +128,7 @@ void restore_frozen(const Arrays& frozen, const std::filesystem::path& checkpoin
   size_t count = 0;
   for (const optim::FrozenBucket& bucket : arena.frozen()) {
     for (const optim::Slot& slot : bucket.slots) {
-      (void)found_in(frozen, slot.path, slot.shape, checkpoint);
+      (void)found_in(frozen, slot.path, slot.whole_shape(), checkpoint);
       ++count;
     }
   }

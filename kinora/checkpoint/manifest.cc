@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 
 // A manifest of DiT-XL is below 100 KB; importance sampling adds 200 KB.
 constexpr int64_t kMaxManifestBytes = 64 << 20;
+constexpr int64_t kMostBoxes = 65536;  // ranks that divide parameters
 constexpr const char* kFormat = "kinora-checkpoint";
 
 Json state_json(const TrainingState& state) {
@@ -106,13 +107,17 @@ TrainingState parse_state(const Json& json) {
 Json shards_json(const std::vector<Shard>& shards) {
   Json json = Json::array();
   for (const Shard& shard : shards) {
-    json.push_back({{"file", shard.file},
-                    {"role", shard.role},
-                    {"part", shard.part.index},
-                    {"parts", shard.part.count},
-                    {"bytes", shard.num_bytes},
-                    {"chunk_bytes", shard.chunk_bytes},
-                    {"checksums", shard.checksums}});
+    Json& entry = json.emplace_back(Json{{"file", shard.file},
+                                         {"role", shard.role},
+                                         {"part", shard.part.index},
+                                         {"parts", shard.part.count},
+                                         {"bytes", shard.num_bytes},
+                                         {"chunk_bytes", shard.chunk_bytes},
+                                         {"checksums", shard.checksums}});
+    if (shard.box.count > 1) {
+      entry["box"] = shard.box.index;
+      entry["boxes"] = shard.box.count;
+    }
   }
   return json;
 }
@@ -130,6 +135,7 @@ Shard parse_shard(const Json& json, int64_t version) {
     json.at("parts").get_to(shard.part.count);
     json.at("chunk_bytes").get_to(shard.chunk_bytes);
     json.at("checksums").get_to(shard.checksums);
+    shard.box = {json.value("box", int64_t{0}), json.value("boxes", int64_t{1})};
   }
   KINORA_CHECK(
       !shard.file.empty() && shard.file.front() != '.' && shard.file.find('/') == std::string::npos,
@@ -142,6 +148,8 @@ Shard parse_shard(const Json& json, int64_t version) {
   KINORA_CHECK(shard.part.index >= 0 && shard.part.index < shard.part.count, kDamaged,
                "the part of ", quote(shard.file), " must be one of ", shard.part.count, ", got ",
                shard.part.index);
+  KINORA_CHECK(shard.box.index >= 0 && shard.box.index < shard.box.count, kDamaged, "the box of ",
+               quote(shard.file), " must be one of ", shard.box.count, ", got ", shard.box.index);
   return shard;
 }
 
@@ -157,12 +165,34 @@ void check_version(const Json& json) {
                "version must be a number from 1 to ", kManifestVersion, ", got ", version.dump());
 }
 
+/// What of a parameter whose box has this shape is in it, of so many boxes.
+nn::Box parse_box(const Json& json, const optim::Slot& slot, int64_t count) {
+  nn::Box box{.count = count};
+  json.at("whole").get_to(box.whole);
+  json.at("dim").get_to(box.dim);
+  json.at("stretches").get_to(box.stretches);
+  int64_t length = 0;
+  for (const int64_t stretch : box.stretches) {
+    constexpr int64_t kMost = int64_t{1} << 40;
+    KINORA_CHECK(stretch > 0 && stretch <= kMost && stretch % count == 0, kDamaged, slot.path,
+                 " must have stretches that ", count, " boxes divide, got ", stretch);
+    length += stretch;
+  }
+  KINORA_CHECK(box.dim >= 0 && std::cmp_less(box.dim, box.whole.size()) && count > 1 &&
+                   box.whole[static_cast<size_t>(box.dim)] == length && box.shape() == slot.shape,
+               kDamaged, slot.path, " is not what its box has of it");
+  return box;
+}
+
 Manifest parse(const Json& json) {
   KINORA_CHECK(json.at("format") == kFormat, kDamaged, "format must be ", kFormat);
   check_version(json);
   const Json& version = json.at("version");
   Manifest manifest;
   manifest.state = parse_state(json.at("state"));
+  manifest.num_boxes = json.value("boxes", int64_t{1});
+  KINORA_CHECK(manifest.num_boxes >= 1 && manifest.num_boxes <= kMostBoxes, kDamaged,
+               "boxes must be 1 to ", kMostBoxes, ", got ", manifest.num_boxes);
   for (const Json& entry : json.at("buckets")) {
     optim::Bucket bucket;
     entry.at("name").get_to(bucket.name);
@@ -174,6 +204,9 @@ Manifest parse(const Json& json) {
       slot.at("offset").get_to(parsed.offset);
       parsed.channels_last = slot.value("channels_last", false);
       parsed.is_matrix = slot.value("is_matrix", false);
+      if (const auto box = slot.find("box"); box != slot.end()) {
+        parsed.box = parse_box(*box, parsed, manifest.num_boxes);
+      }
       KINORA_CHECK(!parsed.channels_last || parsed.shape.size() > 2, kDamaged, parsed.path,
                    " must have 3 dims or more to lie in channels_last order, got ",
                    parsed.shape.size());
@@ -200,6 +233,9 @@ std::string to_json(const Manifest& manifest) {
                {"state", state_json(manifest.state)},
                {"buckets", Json::array()},
                {"shards", shards_json(manifest.shards)}};
+  if (manifest.num_boxes > 1) {
+    json["boxes"] = manifest.num_boxes;
+  }
   for (const optim::Bucket& bucket : manifest.buckets) {
     Json tensors = Json::array();
     for (const optim::Slot& slot : bucket.slots) {
@@ -210,6 +246,10 @@ std::string to_json(const Manifest& manifest) {
       }
       if (slot.is_matrix) {
         tensor["is_matrix"] = true;
+      }
+      if (slot.box) {
+        tensor["box"] = {
+            {"whole", slot.box->whole}, {"dim", slot.box->dim}, {"stretches", slot.box->stretches}};
       }
     }
     json["buckets"].push_back(

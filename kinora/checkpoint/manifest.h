@@ -11,8 +11,8 @@
 namespace kinora::checkpoint {
 
 /// Version 1 had whole roles, with one checksum a file; up to 2 all weights were in C order; up
-/// to 3 masters and moments were fp32.
-inline constexpr int64_t kManifestVersion = 4;
+/// to 3 masters and moments were fp32; up to 4 every parameter was whole.
+inline constexpr int64_t kManifestVersion = 5;
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// The roles of the files with TrainingState::fp8, buffers and frozen.
@@ -32,6 +32,8 @@ struct Shard {
   std::string file;
   std::string role;  ///< as optim::to_string, or one of the above
   Part part;
+  /// Where ranks divided parameters (optim::Slot::box): whose boxes.
+  Part box = {};
   int64_t num_bytes = 0;
   /// io::Checksum of each chunk of the file; the last chunk may be shorter.
   int64_t chunk_bytes = 0;
@@ -45,8 +47,9 @@ struct Shard {
 /// What manifest.json says.
 struct Manifest {
   TrainingState state;  ///< without fp8, buffers and frozen
-  /// Names, sizes and slots only.
+  /// Names, sizes and slots only; of the boxes of number 0.
   std::vector<optim::Bucket> buckets;
+  int64_t num_boxes = 1;  ///< ranks that divided parameters
   std::vector<Shard> shards;
 };
 

@@ -57,7 +57,7 @@ WeightsFit compare(const LateTensors& tensors, nn::Module& model) {
   WeightsFit fit;
   std::map<std::string, std::vector<int64_t>> expected;
   for (const auto& [path, parameter] : model.named_parameters()) {
-    expected.emplace(path, parameter->shape);
+    expected.emplace(path, parameter->whole_shape());
     if (!tensors.contains(path)) {
       fit.missing.push_back(path);
     }
@@ -110,7 +110,7 @@ void copy_weights(const LateTensors& tensors, const std::filesystem::path& origi
                   nn::Module& model, optim::Arena& arena) {
   for (const auto& [path, parameter] : model.named_parameters()) {
     if (const auto found = tensors.find(path); found != tensors.end()) {
-      arena.load_parameter(path, found->second.read_all().view(parameter->shape));
+      arena.load_parameter(path, found->second.read_all().view(parameter->whole_shape()));
     }
   }
   for (const auto& [path, buffer] : model.named_buffers()) {
@@ -128,7 +128,7 @@ LateTensors arena_weights(nn::Module& model, const optim::Arena& arena, optim::R
   LateTensors tensors = with_buffers(model);
   for (const auto& [name, parameter] : model.named_parameters()) {
     tensors[name] = {.type = at::kFloat,
-                     .shape = parameter->shape,
+                     .shape = parameter->whole_shape(),
                      .read =
                          [&arena, role, path = name](int64_t begin, int64_t end) {
                            return rows_of(arena.export_parameter(path, role).to(at::kFloat).cpu(),
@@ -142,7 +142,8 @@ LateTensors arena_weights(nn::Module& model, const optim::Arena& arena, optim::R
 void write_arena_weights(const std::filesystem::path& path, const LateTensors& tensors,
                          const optim::Arena& arena, at::ScalarType type,
                          const WeightsMetadata& metadata) {
-  if (arena.options().sharding.group.rank() == 0) {
+  const optim::ArenaOptions& options = arena.options();
+  if (options.sharding.group.rank() == 0 && options.tensor.rank() == 0) {
     write_weights(path, tensors, {.type = type, .metadata = metadata});
     return;
   }
@@ -161,9 +162,9 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
   /// What the tensors are read from.
   struct Source {
     Manifest manifest;
-    std::optional<RoleReader> reader;
+    std::vector<RoleReader> boxes;
   };
-  const auto source = std::make_shared<Source>(Source{read_manifest(checkpoint), std::nullopt});
+  const auto source = std::make_shared<Source>(Source{read_manifest(checkpoint), {}});
   const Manifest& manifest = source->manifest;
   std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
   const std::vector<Shard> buffers = arrays_shards(manifest, kBuffersRole);
@@ -174,7 +175,7 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
   check_sizes(checkpoint, shards);
   check_content(checkpoint, shards, {}, staging);
   restore_buffers(read_arrays(manifest, checkpoint, kBuffersRole), model);
-  source->reader.emplace(checkpoint, manifest, role);
+  source->boxes = readers_of(checkpoint, manifest, role);
   LateTensors tensors = with_buffers(model);
   tensors.merge(frozen_weights(read_arrays(manifest, checkpoint, kFrozenRole), checkpoint, model));
   for (size_t b = 0; b < manifest.buckets.size(); ++b) {
@@ -183,6 +184,18 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
       KINORA_CHECK(
           slot.offset >= 0 && numel >= 0 && numel <= manifest.buckets[b].numel - slot.offset, kIo,
           "[weights] ", checkpoint, ": ", slot.path, " lies outside of its bucket");
+      if (slot.box) {
+        tensors[slot.path] = {.type = at::kFloat,
+                              .shape = slot.box->whole,
+                              .read =
+                                  [source, &slot, b, role](int64_t begin, int64_t end) {
+                                    const at::Tensor whole =
+                                        read_whole(source->boxes, source->manifest, b, slot, role);
+                                    return rows_of(whole.to(at::kFloat), begin, end);
+                                  },
+                              .reads_rows = false};
+        continue;
+      }
       tensors[slot.path] = {
           .type = at::kFloat,
           .shape = slot.shape,
@@ -192,8 +205,9 @@ LateTensors checkpoint_weights(const std::filesystem::path& checkpoint, nn::Modu
               shape.front() = end - begin;
             }
             const at::Tensor values =
-                at::empty({c10::multiply_integers(shape)}, source->reader->type(b));
-            source->reader->read(b, slot.offset + begin * (values.numel() / (end - begin)), values);
+                at::empty({c10::multiply_integers(shape)}, source->boxes.front().type(b));
+            source->boxes.front().read(b, slot.offset + begin * (values.numel() / (end - begin)),
+                                       values);
             optim::Slot rows = slot;
             rows.shape = shape;
             return optim::in_shape(values.to(at::kFloat), rows);

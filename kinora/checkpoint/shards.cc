@@ -1,5 +1,8 @@
 #include "kinora/checkpoint/shards.h"
 
+#include <ATen/ops/empty.h>
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <tuple>
@@ -17,15 +20,19 @@ namespace fs = std::filesystem;
 // Of a file while its checksum is computed: the processor's caches hold it.
 constexpr int64_t kReadBytes = int64_t{1} << 20;
 
-std::string file_name(const std::string& role, Part part) {
-  if (part.count == 1) {
-    return role + ".safetensors";
+std::string file_name(const std::string& role, Part box, Part part) {
+  std::string name = role;
+  if (box.count > 1) {
+    name += "-box-" + std::to_string(box.index + 1) + "-of-" + std::to_string(box.count);
   }
-  const int64_t number = part.index + 1;
-  char place[64];
-  std::snprintf(place, sizeof(place), "-%05ld-of-%05ld", static_cast<long>(number),
-                static_cast<long>(part.count));
-  return role + place + ".safetensors";
+  if (part.count > 1) {
+    const int64_t number = part.index + 1;
+    char place[64];
+    std::snprintf(place, sizeof(place), "-%05ld-of-%05ld", static_cast<long>(number),
+                  static_cast<long>(part.count));
+    name += place;
+  }
+  return name + ".safetensors";
 }
 
 /// The bytes [begin, end) of a file.
@@ -93,17 +100,21 @@ std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& w
   const optim::Sharding& sharding = arena.options().sharding;
   const Part slice =
       sharding.divides() ? Part{sharding.group.rank(), sharding.group.size()} : Part{0, 1};
-  const std::vector<std::string> slices = gather_texts(world, std::to_string(slice.index));
+  const comm::Group& tensor = arena.options().tensor;
+  const std::vector<std::string> slices = gather_texts(
+      world, std::to_string(slice.index) + " of boxes " + std::to_string(tensor.rank()));
   const std::string& mine = slices[static_cast<size_t>(world.rank())];
   const int64_t replicas = std::count(slices.begin(), slices.end(), mine);
   const int64_t replica = std::count(slices.begin(), slices.begin() + world.rank(), mine);
-  KINORA_CHECK(replicas * slice.count == world.size(), kInternal, "[checkpoint] each of ",
-               slice.count, " slices must be owned by equally many of ", world.size(),
-               " ranks, got ", replicas, " of slice ", slice.index);
+  KINORA_CHECK(replicas * slice.count * tensor.size() == world.size(), kInternal,
+               "[checkpoint] each of ", slice.count, " slices of ", tensor.size(),
+               " boxes must be owned by equally many of ", world.size(), " ranks, got ", replicas,
+               " of slice ", slice.index);
   const bool coded = arena.options().moments == kernels::MomentFormat::k8Bit;
   const int64_t block = coded ? kernels::kCodeBlock : 1;  // of which every part has whole ones
-  if (optim::kBucketAlignment / block % world.size() == 0) {
-    return Part{slice.index * replicas + replica, world.size()};
+  const int64_t parts = slice.count * replicas;
+  if (optim::kBucketAlignment / block % parts == 0) {
+    return Part{slice.index * replicas + replica, parts};
   }
   return replica == 0 ? std::optional(slice) : std::nullopt;
 }
@@ -125,9 +136,11 @@ std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part) {
       size += static_cast<int64_t>(array.nbytes());
     }
     file.header = io::safetensors_header(specs);
-    file.shard = {.file = file_name(optim::to_string(role), part),
+    const Part box = {arena.options().tensor.rank(), arena.options().tensor.size()};
+    file.shard = {.file = file_name(optim::to_string(role), box, part),
                   .role = optim::to_string(role),
                   .part = part,
+                  .box = box,
                   .num_bytes = static_cast<int64_t>(file.header.size()) + size,
                   .chunk_bytes = kChunkBytes,
                   .checksums = {}};
@@ -165,24 +178,39 @@ void write_shards(const fs::path& folder, std::vector<ShardFile>& files, Staging
   io::sync_folder(folder);
 }
 
+namespace {
+
+/// Of the boxes of one number.
 std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoint,
-                             const std::string& role) {
+                             const std::string& role, int64_t box) {
   std::vector<Shard> shards;
   std::copy_if(manifest.shards.begin(), manifest.shards.end(), std::back_inserter(shards),
-               [&](const Shard& shard) { return shard.role == role; });
+               [&](const Shard& shard) { return shard.role == role && shard.box.index == box; });
   KINORA_CHECK(!shards.empty(), kIo, "[checkpoint] ", checkpoint, " has no ", role);
   std::sort(shards.begin(), shards.end(), [](const Shard& left, const Shard& right) {
     return left.part.index < right.part.index;
   });
   const auto count = static_cast<int64_t>(shards.size());
   for (int64_t i = 0; i < count; ++i) {
-    const Part& part = shards[static_cast<size_t>(i)].part;
-    KINORA_CHECK(part.index == i && part.count == count, kDamaged, "[checkpoint] ", checkpoint,
-                 " must have each part of ", role, " once, got ", count, " files, of which ",
-                 shards[static_cast<size_t>(i)].file, " is part ", part.index + 1, " of ",
-                 part.count);
+    const auto& [file, of_role, part, of_box, bytes, chunk, sums] = shards[static_cast<size_t>(i)];
+    KINORA_CHECK(part.index == i && part.count == count && of_box.count == manifest.num_boxes,
+                 kDamaged, "[checkpoint] ", checkpoint, " must have each part of ", role,
+                 " once, got ", count, " files, of which ", file, " is part ", part.index + 1,
+                 " of ", part.count);
   }
   return shards;
+}
+
+}  // namespace
+
+std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoint,
+                             const std::string& role) {
+  std::vector<Shard> all;
+  for (int64_t box = 0; box < manifest.num_boxes; ++box) {
+    const std::vector<Shard> shards = shards_of(manifest, checkpoint, role, box);
+    all.insert(all.end(), shards.begin(), shards.end());
+  }
+  return all;
 }
 
 void check_sizes(const fs::path& checkpoint, const std::vector<Shard>& shards) {
@@ -236,8 +264,9 @@ DType type_in_8_or_16_bits(optim::Role role) {
 
 }  // namespace
 
-RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest, optim::Role role) {
-  const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role));
+RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest, optim::Role role,
+                       int64_t box) {
+  const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role), box);
   const auto count = static_cast<int64_t>(shards.size());
   for (const optim::Bucket& bucket : manifest.buckets) {
     KINORA_CHECK(bucket.numel % (role.elements_each() * count) == 0, kDamaged, "[checkpoint] ",
@@ -289,6 +318,28 @@ void RoleReader::read(size_t bucket, int64_t begin, const at::Tensor& out) const
     bytes += size;
     begin += count;
   }
+}
+
+std::vector<RoleReader> readers_of(const fs::path& checkpoint, const Manifest& manifest,
+                                   optim::Role role) {
+  std::vector<RoleReader> readers;
+  for (int64_t box = 0; box < manifest.num_boxes; ++box) {
+    readers.emplace_back(checkpoint, manifest, role, box);
+  }
+  return readers;
+}
+
+at::Tensor read_whole(const std::vector<RoleReader>& boxes, const Manifest& manifest, size_t bucket,
+                      const optim::Slot& slot, optim::Role role) {
+  std::vector<at::Tensor> parts;
+  const size_t count = slot.box ? boxes.size() : 1;
+  for (size_t i = 0; i < count; ++i) {
+    const at::Tensor elements =
+        at::empty({c10::multiply_integers(slot.shape)}, boxes[i].type(bucket));
+    boxes[i].read(bucket, manifest.buckets[bucket].count_of(role, slot.offset), elements);
+    parts.push_back(optim::in_shape(elements, slot));
+  }
+  return slot.box ? slot.box->join(parts) : parts.front();
 }
 
 void read_into(const std::vector<ReadTarget>& targets, Staging& staging) {

@@ -20,8 +20,8 @@
 namespace kinora::checkpoint {
 
 /// What this rank writes, so that the disk's work is divided equally: ranks that own the same slice
-/// divide it again. Where buckets do not divide so often, the first of those writes it, and the
-/// others get nothing. All ranks of `world` call it.
+/// of the same boxes divide it again. Where buckets do not divide so often, the first of those
+/// writes it, and the others get nothing. All ranks of `world` call it.
 [[nodiscard]] std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& world);
 
 /// A file to be written.
@@ -32,14 +32,15 @@ struct ShardFile {
 };
 
 /// The files of a part, over the arena's own arrays: "ema.0.safetensors", or of several parts
-/// "ema.0-00002-of-00004.safetensors".
+/// "ema.0-00002-of-00004.safetensors", and of boxes "ema.0-box-1-of-2-00002-of-00004.safetensors".
 [[nodiscard]] std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part);
 
 /// Writes the files into `folder`, durably, and sets their checksums. kIo.
 void write_shards(const std::filesystem::path& folder, std::vector<ShardFile>& files,
                   Staging& staging);
 
-/// The parts of a role, in order. kIo if one is missing.
+/// The parts of a role, in order, of the boxes of all numbers one behind the other. kIo if one is
+/// missing.
 [[nodiscard]] std::vector<Shard> shards_of(const Manifest& manifest,
                                            const std::filesystem::path& checkpoint,
                                            const std::string& role);
@@ -52,11 +53,12 @@ void check_sizes(const std::filesystem::path& checkpoint, const std::vector<Shar
 void check_content(const std::filesystem::path& checkpoint, std::vector<Shard> shards, Part share,
                    Staging& staging);
 
-/// One role of a checkpoint, as an array a bucket.
+/// One role of a checkpoint, as an array a bucket: of the boxes of one number.
 class RoleReader {
  public:
   /// kIo for files that do not hold the manifest's buckets.
-  RoleReader(const std::filesystem::path& checkpoint, const Manifest& manifest, optim::Role role);
+  RoleReader(const std::filesystem::path& checkpoint, const Manifest& manifest, optim::Role role,
+             int64_t box);
 
   /// Of bucket number `bucket`: fp32, or bf16 of masters and uint8 of moments.
   [[nodiscard]] at::ScalarType type(size_t bucket) const { return types_[bucket]; }
@@ -75,6 +77,14 @@ class RoleReader {
   std::vector<std::vector<int64_t>> part_begins_;  // [bucket][part], and the end
   std::vector<at::ScalarType> types_;              // [bucket]
 };
+
+/// Those of all boxes, by number.
+[[nodiscard]] std::vector<RoleReader> readers_of(const std::filesystem::path& checkpoint,
+                                                 const Manifest& manifest, optim::Role role);
+
+/// A parameter from its boxes, in its whole shape, on the CPU in the type that it was kept in. kIo.
+[[nodiscard]] at::Tensor read_whole(const std::vector<RoleReader>& boxes, const Manifest& manifest,
+                                    size_t bucket, const optim::Slot& slot, optim::Role role);
 
 /// Where elements of a role go.
 struct ReadTarget {

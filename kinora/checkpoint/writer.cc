@@ -104,7 +104,7 @@ std::string Writer::Impl::prepare(const TrainingState& state) const {
   for (const optim::Bucket& bucket : arena.buckets()) {
     for (const optim::Role role : arena.state_roles()) {
       bytes += static_cast<int64_t>(bucket.tensor(role).element_size()) *
-               bucket.count_of(role, bucket.numel);
+               bucket.count_of(role, bucket.numel) * arena.options().tensor.size();
     }
   }
   check_space(options.folder, bytes);
@@ -162,7 +162,10 @@ Shard Writer::Impl::write_frozen(const fs::path& unfinished, const TrainingState
 
 void Writer::Impl::commit(const fs::path& unfinished, const Job& job,
                           const std::vector<std::string>& shards) {
-  Manifest manifest{.state = job.state, .buckets = arena.buckets(), .shards = {}};
+  Manifest manifest{.state = job.state,
+                    .buckets = arena.buckets(),
+                    .num_boxes = arena.options().tensor.size(),
+                    .shards = {}};
   int64_t bytes = 0;
   for (const std::string& of_rank : shards) {
     for (Shard& shard : parse_shards(of_rank)) {

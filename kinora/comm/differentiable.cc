@@ -89,4 +89,42 @@ at::Tensor all_gather(const Group& group, const at::Tensor& part, int64_t dim) {
   return function({part});
 }
 
+namespace {
+
+at::Tensor summed(const Group& group, const at::Tensor& x) {
+  at::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
+  group.all_reduce(sum);
+  return sum;
+}
+
+}  // namespace
+
+at::Tensor shared(const Group& group, const at::Tensor& x) {
+  if (group.size() == 1) {
+    return x;
+  }
+  const Differentiable function = {
+      [](const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>*) {
+        return inputs[0].detach();
+      },
+      [group](const std::vector<at::Tensor>&, const at::Tensor& gradient) {
+        return std::vector<at::Tensor>{summed(group, gradient)};
+      }};
+  return function({x});
+}
+
+at::Tensor sum(const Group& group, const at::Tensor& x) {
+  if (group.size() == 1) {
+    return x;
+  }
+  const Differentiable function = {
+      [group](const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>*) {
+        return summed(group, inputs[0]);
+      },
+      [](const std::vector<at::Tensor>&, const at::Tensor& gradient) {
+        return std::vector<at::Tensor>{gradient};
+      }};
+  return function({x});
+}
+
 }  // namespace kinora::comm

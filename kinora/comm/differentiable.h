@@ -38,4 +38,12 @@ struct Differentiable {
 /// this rank's part of that W times. Gradients averaged over the ranks are right then.
 [[nodiscard]] at::Tensor all_gather(const Group& group, const at::Tensor& part, int64_t dim);
 
+/// x, which all ranks have, for a part of a computation on each: backward sums its gradient over
+/// them.
+[[nodiscard]] at::Tensor shared(const Group& group, const at::Tensor& x);
+
+/// The sum over ranks of what each has made, which all go on with in the same way: backward sends
+/// nothing.
+[[nodiscard]] at::Tensor sum(const Group& group, const at::Tensor& x);
+
 }  // namespace kinora::comm

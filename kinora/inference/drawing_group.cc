@@ -142,15 +142,13 @@ pipelines::DrawConditions joined(const std::vector<pipelines::DrawConditions>& p
 
 /// Whether any rank of the group that shares each sample says yes: they go on or stop together.
 bool agreed(bool own, const parallel::Mesh& mesh, at::Device device) {
-  for (const parallel::Axis axis : {parallel::Axis::kSequence, parallel::Axis::kGuidance}) {
-    if (const comm::Group& group = mesh.group(axis); group.size() > 1) {
-      const at::Tensor any =
-          at::full({1}, own ? 1 : 0, at::TensorOptions(at::kLong).device(device));
-      group.all_reduce(any, comm::Reduction::kMax);
-      own = any.item<int64_t>() != 0;
-    }
+  const comm::Group& group = mesh.sample_group();
+  if (group.size() == 1) {
+    return own;
   }
-  return own;
+  const at::Tensor any = at::full({1}, own ? 1 : 0, at::TensorOptions(at::kLong).device(device));
+  group.all_reduce(any, comm::Reduction::kMax);
+  return any.item<int64_t>() != 0;
 }
 
 }  // namespace

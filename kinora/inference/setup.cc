@@ -11,6 +11,7 @@
 #include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/models/families.h"
+#include "kinora/parallel/tensor.h"
 
 namespace kinora::inference {
 
@@ -56,13 +57,22 @@ std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const mo
                   : nullptr;
 }
 
+void divide_weights(models::Model& model, const comm::Group& group) {
+  const models::KvSampling compression = model.config().transformer.kv_compress;
+  KINORA_CHECK(group.size() == 1 || compression == models::KvSampling::kNone, kConfig,
+               "[tensor] ranks cannot divide the heads of an image whose keys and values are "
+               "compressed (model.kv_compress). Hint: parallel.tensor=1");
+  parallel::divide(model, group);
+}
+
 parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision precision,
                                      parallel::SequenceScheme scheme, const comm::Group& group,
-                                     int64_t batch, at::Device device) {
+                                     int64_t tensor, int64_t batch, at::Device device) {
   const models::ModelShape shape = models::shape_of(model);
   parallel::SequenceFacts facts{.scheme = scheme,
                                 .ranks = group.size(),
                                 .ranks_inside = group.size(),
+                                .tensor = tensor,
                                 .heads = shape.heads,
                                 .hidden = shape.width,
                                 .mlp_hidden = shape.mlp_width,
@@ -85,7 +95,7 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
     facts.windows = 1;
   }
   facts.element_bytes = static_cast<int64_t>(c10::elementSize(compute_type(precision)));
-  const int64_t local = std::max<int64_t>(group.world().local_size, 1);
+  const int64_t local = std::max<int64_t>(group.world().local_size / tensor, 1);
   if (local < group.size() && group.size() % local == 0) {
     facts.ranks_inside = local;
   }

@@ -26,13 +26,18 @@ namespace kinora::inference {
                                                            const models::Model& model,
                                                            at::Device device);
 
-/// How the ranks of `group` divide the tokens of `batch` samples; measures the links between them,
+/// Leaves this rank's part of the linears (parallel::divide), before the model has memory. All
+/// ranks of the group call it. kConfig where the model cannot be divided so.
+void divide_weights(models::Model& model, const comm::Group& group);
+
+/// How the ranks of `group` divide the tokens of `batch` samples, whose linears `tensor` ranks
+/// divide; measures the links between them,
 /// also for a given scheme, whose groups can have several shapes. All ranks call it. kConfig where
 /// no scheme is possible.
 [[nodiscard]] parallel::SequencePlan sequence_plan(const models::ModelConfig& model,
                                                    Precision precision,
                                                    parallel::SequenceScheme scheme,
-                                                   const comm::Group& group, int64_t batch,
-                                                   at::Device device);
+                                                   const comm::Group& group, int64_t tensor,
+                                                   int64_t batch, at::Device device);
 
 }  // namespace kinora::inference

@@ -160,7 +160,7 @@ Precision stored_precision(const checkpoint::WeightsFile& file) {
 }
 
 TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_t seed,
-                           optim::HeldOptions held) {
+                           optim::HeldOptions held, const comm::Group& tensor) {
   TrainedModel initial{
       .recipe = recipe,
       .model = models::make_model(recipe.model),
@@ -169,6 +169,7 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
       .device = device,
       .kernels = nullptr};
   diffusion::move_to(initial.objective, device);
+  divide_weights(*initial.model, tensor);
   held.buckets = initial.model->buckets();
   initial.arena = std::make_unique<optim::Arena>(
       initial.model->named_parameters(), initial.model->buckets(),
@@ -177,7 +178,8 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
                           .seed = seed,
                           .train = false,
                           .ema_decays = {},
-                          .held = std::move(held)});
+                          .held = std::move(held),
+                          .tensor = tensor});
   if (initial.arena->held() != nullptr) {
     initial.model->tell_buckets(initial.arena->held()->hook());
   }
@@ -208,7 +210,8 @@ ModelRecipe read_recipe(const fs::path& path, const LoadOptions& options) {
 TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   const OpenModel opened = open_model(path, options);
   const auto& [folder, file, recipe, controlnets] = opened;
-  TrainedModel trained = initial_model(recipe, choose_device(options.device), 0, options.held);
+  TrainedModel trained =
+      initial_model(recipe, choose_device(options.device), 0, options.held, options.tensor);
   const bool ema = options.ema && folder && checkpoint::has_averages(*folder);
   const bool is_plain = options.adapters.empty() && controlnets.empty() &&
                         options.ip_adapter.empty() && !options.held.any() &&
@@ -261,14 +264,14 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
                                            const parallel::Mesh& mesh,
                                            parallel::SequenceScheme scheme, int64_t rows) {
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
-    const parallel::SequencePlan plan =
-        sequence_plan(model, trained.recipe.precision, scheme, group, rows, trained.device);
+    const parallel::SequencePlan plan = sequence_plan(
+        model, trained.recipe.precision, scheme, group, mesh.shape().tensor, rows, trained.device);
     set_path(trained);
     trained.model->use_sequence(parallel::make_sequence(plan, group));
     // Two communicators in one graph can wait for each other forever where their calls may be under
-    // way at once: those of a sequence's two levels, but not guidance's, which waits for all of
-    // them and they for it.
-    trained.graphs = trained.graphs && plan.num_levels() == 1;
+    // way at once: those of a sequence's two levels, or of a sequence and of divided linears, but
+    // not guidance's, which waits for all of them and they for it.
+    trained.graphs = trained.graphs && plan.num_levels() == 1 && mesh.shape().tensor == 1;
     if (mesh.world().rank() == 0) {
       log_info("[sample] ", plan.reason);
     }

@@ -46,6 +46,7 @@ struct LoadOptions {
   std::vector<double> control_scales = {};
   std::string ip_adapter = {};  ///< a file (pipelines/ip_adapter_file.h) beside a U-Net; "": none
   double ip_scale = 1.0;        ///< of attention to the picture that it is shown
+  comm::Group tensor = {};      ///< ranks that have the parts of one model (parallel/tensor.h)
   bool says = true;             ///< logs which weights these are
 };
 
@@ -54,9 +55,11 @@ struct LoadOptions {
 [[nodiscard]] Precision stored_precision(const checkpoint::WeightsFile& file);
 
 /// A model with initial weights; those that are held otherwise than they are read (`held`, without
-/// its buckets) are zeros until they are loaded. recipe.model is resolved. kConfig.
+/// its buckets) are zeros until they are loaded. tensor: as in LoadOptions. recipe.model is
+/// resolved. kConfig.
 [[nodiscard]] TrainedModel initial_model(const ModelRecipe& recipe, at::Device device,
-                                         uint64_t seed, optim::HeldOptions held = {});
+                                         uint64_t seed, optim::HeldOptions held = {},
+                                         const comm::Group& tensor = {});
 
 /// The checkpoint that a folder stands for: itself, or the newest of a run; nothing where it is
 /// neither.

@@ -13,7 +13,7 @@
 namespace kinora::nn {
 
 CrossAttention::CrossAttention(const Options& options)
-    : num_heads(options.heads),
+    : head_size(options.hidden / options.heads),
       q_linear(options.hidden, options.hidden,
                Init::xavier_uniform(options.hidden, options.hidden)),
       kv_linear(options.hidden, 2 * options.hidden,
@@ -21,6 +21,10 @@ CrossAttention::CrossAttention(const Options& options)
       proj(options.hidden, options.hidden,
            options.zero_output ? Init::zero()
                                : Init::xavier_uniform(options.hidden, options.hidden)) {
+  const Stretch heads{options.hidden, options.heads};
+  q_linear.set_cut({Cut::Dim::kOutputs, {heads}});
+  kv_linear.set_cut({Cut::Dim::kOutputs, {heads, heads}});
+  proj.set_cut({Cut::Dim::kInputs, {heads}});
   add_child("q_linear", q_linear);
   add_child("kv_linear", kv_linear);
   add_child("proj", proj);
@@ -34,9 +38,9 @@ at::Tensor CrossAttention::forward(const at::Tensor& x, const at::Tensor& text,
                "[cross_attention] text and lengths must be [B, L, C] and [B] with B = ", x.size(0),
                ", got ", text.sizes(), " and ", lengths.sizes());
   const at::Tensor q =
-      q_linear.forward(x).unflatten(-1, {num_heads, -1}).transpose(1, 2);  // [B, H, N, D]
+      q_linear.forward(x).unflatten(-1, {-1, head_size}).transpose(1, 2);  // [B, H, N, D]
   const std::vector<at::Tensor> kv = kv_linear.forward(text)
-                                         .unflatten(-1, {2, num_heads, -1})
+                                         .unflatten(-1, {2, -1, head_size})
                                          .permute({2, 0, 3, 1, 4})  // [2, B, H, L, D]
                                          .unbind(0);
   const at::Tensor lengths_column = lengths.unsqueeze(1);

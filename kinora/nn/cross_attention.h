@@ -23,13 +23,16 @@ class CrossAttention : public Module {
 
   /// For the fast path.
   [[nodiscard]] ops::CrossAttentionBody body() const {
-    return {q_linear.weights(), kv_linear.weights(), proj.weights(), num_heads};
+    return {q_linear.weights(), kv_linear.weights(), proj.weights(), num_heads()};
   }
 
-  int64_t num_heads;
-  Linear q_linear;   // [C, C]
-  Linear kv_linear;  // [2 C, C], rows (2, H, D) major
-  Linear proj;       // [C, C]
+  /// Those that are here.
+  [[nodiscard]] int64_t num_heads() const { return q_linear.weight.shape.front() / head_size; }
+
+  int64_t head_size;  // D
+  Linear q_linear;    // [C, C]
+  Linear kv_linear;   // [2 C, C], rows (2, H, D) major
+  Linear proj;        // [C, C]
 };
 
 }  // namespace kinora::nn

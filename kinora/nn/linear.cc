@@ -1,10 +1,12 @@
 #include "kinora/nn/linear.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/linear.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "kinora/comm/differentiable.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::nn {
@@ -24,22 +26,31 @@ Linear::Linear(int64_t in_features, int64_t out_features, Init weight_init,
 }
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  const at::Tensor own = x.to(weight.value.scalar_type());
+  at::Tensor own = x.to(weight.value.scalar_type());
+  if (is_divided() && (!is_sum() || cut()->reads_whole)) {
+    own = comm::shared(group(), own);
+    const int64_t inputs = weight.shape[1];
+    own = is_sum() ? own.narrow(-1, group().rank() * inputs, inputs) : own;
+  }
   const at::Tensor own_weight = ops::with_gradient(weight.value, weight.grad);
   const at::Tensor own_bias = ops::with_gradient(bias.value, bias.grad);
-  if (update() == nullptr) {
-    return tapped(at::linear(own, own_weight, own_bias));
+  const auto product = [](const at::Tensor& input, const at::Tensor& by, const at::Tensor& plus) {
+    return at::linear(input, by, plus);
+  };
+  const at::Tensor added = is_sum() ? at::Tensor() : own_bias;
+  at::Tensor y = update() == nullptr ? product(own, own_weight, added)
+                                     : update()->forward(own, own_weight, added, product);
+  if (is_sum()) {
+    y = comm::sum(group(), y);
+    y = own_bias.defined() ? y + own_bias : y;
   }
-  return tapped(
-      update()->forward(own, own_weight, own_bias,
-                        [](const at::Tensor& input, const at::Tensor& by, const at::Tensor& plus) {
-                          return at::linear(input, by, plus);
-                        }));
+  return tapped(y);
 }
 
 ops::LinearWeights Linear::weights() const {
+  const bool adds_bias = !is_sum() || group().rank() == 0;
   ops::LinearWeights weights{.weight = weight.value,
-                             .bias = bias.value,
+                             .bias = adds_bias ? bias.value : at::Tensor(),
                              .weight_grad = weight.grad,
                              .bias_grad = bias.grad,
                              .number = number_};
@@ -49,7 +60,7 @@ ops::LinearWeights Linear::weights() const {
   return weights;
 }
 
-void Linear::set_parts(Dim dim, std::vector<int64_t> sizes) {
+void Linear::set_parts(Cut::Dim dim, std::vector<int64_t> sizes) {
   parted_ = dim;
   part_sizes_ = std::move(sizes);
 }
@@ -66,9 +77,9 @@ std::vector<ops::LinearWeights> Linear::parts() const {
   std::vector<ops::LinearWeights> parts;
   int64_t first = 0;
   for (size_t i = 0; i < part_sizes_.size(); ++i) {
-    const int64_t size = part_sizes_[i];
+    const int64_t size = part_sizes_[i] / group().size();
     ops::LinearWeights& part = parts.emplace_back(
-        parted_ == Dim::kOutputs
+        parted_ == Cut::Dim::kOutputs
             ? ops::some_outputs(whole, first, size)
             : ops::some_inputs(whole, first, size, /*has_bias=*/i + 1 == part_sizes_.size()));
     if (whole.number >= 0) {

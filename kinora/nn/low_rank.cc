@@ -161,6 +161,20 @@ ops::LowRankWeights LowRankUpdate::weights() const {
   return {a.value, b.value, a.grad, b.grad, options_.scale};
 }
 
+void LowRankUpdate::divide(Box box) {
+  KINORA_CHECK(has_weights(), kConfig,
+               "[tensor] ranks can divide the linears of LoRA alone, no magnitudes (DoRA), LoHa or "
+               "LoKr. Hint: parallel.tensor=1");
+  Parameter& a = factors_.at("lora_A.weight");  // [rank, in]
+  Parameter& b = factors_.at("lora_B.weight");  // [out, rank]
+  Parameter& divided = box.dim == 0 ? b : a;
+  Parameter& other = box.dim == 0 ? a : b;
+  box.whole = divided.shape;
+  divided.box = box;
+  divided.shape = box.shape();
+  other.is_partial = true;
+}
+
 std::optional<std::string> owner_of_update(std::string_view path) {
   for (const std::string_view key : kUpdateKeys) {
     if (const size_t begin = path.find(key); begin != std::string_view::npos) {

@@ -70,6 +70,10 @@ class LowRankUpdate : public Module {
 
   [[nodiscard]] const LowRankOptions& options() const { return options_; }
 
+  /// Keeps this rank's part of the factor that has the dim of the weight that `box` cuts; the other
+  /// is whole, and its gradient a sum over ranks. kConfig unless has_weights().
+  void divide(Box box);
+
  private:
   void add(const std::string& name, const std::vector<int64_t>& shape, Init init);
   [[nodiscard]] at::Tensor factor(const std::string& name) const;

@@ -9,6 +9,8 @@ Mlp::Mlp(int64_t in_features, int64_t hidden, int64_t out_features, bool fp32_is
           {.fp32_island = fp32_island}),
       fc2(hidden, out_features, Init::xavier_uniform(hidden, out_features),
           {.fp32_island = fp32_island}) {
+  fc1.set_cut({Cut::Dim::kOutputs, {{hidden, hidden}}});
+  fc2.set_cut({Cut::Dim::kInputs, {{hidden, hidden}}});
   add_child("fc1", fc1);
   add_child("fc2", fc2);
 }

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "kinora/nn/box.h"
 
 namespace kinora::ops {
 class BlockKernels;
@@ -43,6 +46,11 @@ struct Parameter {
   /// Of a convolution: in memory the dim of in-channels is the innermost, as convolutions of
   /// channels_last inputs read it.
   bool channels_last = false;
+  /// Where ranks divide it: which part is here, of which `shape` is the shape.
+  std::optional<Box> box = {};
+  /// Where ranks divide the layers around it, each uses it, whole, for what it has of those: the
+  /// gradient is the sum over the ranks.
+  bool is_partial = false;
 
   /// The compute copy: what forward reads. Undefined until materialised. While training a leaf that
   /// requires gradients.
@@ -52,6 +60,8 @@ struct Parameter {
   at::Tensor grad;
 
   [[nodiscard]] int64_t numel() const;
+  /// Its shape where nobody divides it.
+  [[nodiscard]] const std::vector<int64_t>& whole_shape() const { return box ? box->whole : shape; }
 };
 
 /// A path such as "blocks.3.attn.qkv.weight" and what stands there.

@@ -52,16 +52,21 @@ ops::HeadRule head_rule(const std::optional<RmsNorm>& q_norm, const std::optiona
 }
 
 SelfAttention::SelfAttention(const Options& options)
-    : num_heads(options.heads),
+    : head_size(options.hidden / options.heads),
       qkv(options.hidden, 3 * options.hidden,
           Init::xavier_uniform(options.hidden, 3 * options.hidden)),
       proj(options.hidden, options.hidden, output_init(options)),
       norm_after_rotary_(options.norm_after_rotary) {
+  const Stretch heads{options.hidden, options.heads};
+  qkv.set_cut({Cut::Dim::kOutputs, {heads, heads, heads}});
+  proj.set_cut({Cut::Dim::kInputs, {heads}});
   add_child("qkv", qkv);
   add_child("proj", proj);
   if (options.qk_norm) {
-    q_norm.emplace(options.hidden / options.heads);
-    k_norm.emplace(options.hidden / options.heads);
+    q_norm.emplace(head_size);
+    k_norm.emplace(head_size);
+    q_norm->weight.is_partial = true;
+    k_norm->weight.is_partial = true;
     add_child("q_norm", *q_norm);
     add_child("k_norm", *k_norm);
   }
@@ -74,7 +79,7 @@ at::Tensor SelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
   }
   const at::Tensor packed = project(x, rotary);
   const at::Tensor out = valid.defined() ? masked_attention(packed, valid)
-                                         : ops::attention(packed.flatten(2), num_heads);
+                                         : ops::attention(packed.flatten(2), num_heads());
   return tapped(proj.forward(out));
 }
 
@@ -86,7 +91,7 @@ ops::HeadRule SelfAttention::rule(const at::Tensor& rotary) const {
 
 ops::SelfAttentionBody SelfAttention::body(int64_t length, int64_t stride,
                                            const at::Tensor& rotary) const {
-  return {qkv.weights(), proj.weights(), num_heads, length, stride, rule(rotary)};
+  return {qkv.weights(), proj.weights(), num_heads(), length, stride, rule(rotary)};
 }
 
 at::Tensor SelfAttention::attend_along(const at::Tensor& x, const at::Tensor& rotary) const {
@@ -101,13 +106,13 @@ at::Tensor SelfAttention::attend_along(const at::Tensor& x, const at::Tensor& ro
       angles = rotary.flatten(0, -2);  // [P, D]
       angles = angles.repeat({rows / angles.size(0), 1});
     }
-    packed = norm_and_rotate(packed.reshape({1, rows, 3, num_heads, -1}), angles).view_as(packed);
+    packed = norm_and_rotate(packed.reshape({1, rows, 3, num_heads(), -1}), angles).view_as(packed);
   }
-  return proj.forward(ops::self_attention(*kernels(), packed, num_heads, of_heads));
+  return proj.forward(ops::self_attention(*kernels(), packed, num_heads(), of_heads));
 }
 
 at::Tensor SelfAttention::project(const at::Tensor& x, const at::Tensor& rotary) const {
-  return norm_and_rotate(qkv.forward(x).unflatten(-1, {3, num_heads, -1}), rotary);
+  return norm_and_rotate(qkv.forward(x).unflatten(-1, {3, num_heads(), -1}), rotary);
 }
 
 at::Tensor SelfAttention::norm_and_rotate(const at::Tensor& packed,

@@ -59,9 +59,12 @@ class SelfAttention : public Module {
   [[nodiscard]] at::Tensor norm_and_rotate(const at::Tensor& packed,
                                            const at::Tensor& rotary) const;
 
-  int64_t num_heads;
-  Linear qkv;   // [3 C, C], rows (3, H, D) major
-  Linear proj;  // [C, C]
+  /// Those that are here.
+  [[nodiscard]] int64_t num_heads() const { return qkv.weight.shape.front() / (3 * head_size); }
+
+  int64_t head_size;  // D
+  Linear qkv;         // [3 C, C], rows (3, H, D) major
+  Linear proj;        // [C, C]
   std::optional<RmsNorm> q_norm;
   std::optional<RmsNorm> k_norm;
 

@@ -61,7 +61,7 @@ void call_hook(const BlockStack& stack, BucketMoment moment, const SlabGroup& gr
   }
 }
 
-/// Fills the group's columns of `vectors`; `silu_c` is SiLU(c) in the compute type.
+/// Fills the group's columns of `vectors`; `silu_c` is typed_silu() of c.
 void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& group,
               const at::Tensor& silu_c, const at::Tensor& vectors) {
   call_hook(stack, BucketMoment::kBeforeForward, group);
@@ -76,6 +76,9 @@ void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& g
     }
     column += count;
   }
+  if (stack.ranks.sum) {
+    stack.ranks.sum(vectors.narrow(1, group.column, group.end_column - group.column));
+  }
   call_hook(stack, BucketMoment::kAfterForward, group);
 }
 
@@ -88,8 +91,16 @@ at::Tensor vectors_with(const std::vector<SlabGroup>& groups, const at::Tensor& 
   return vectors;
 }
 
+/// Those columns of [V, C] that this rank's part of the modulation reads.
+at::Tensor own_columns(const BlockStack& stack, const at::Tensor& all) {
+  const int64_t count = all.size(1) / stack.ranks.size;
+  return all.narrow(1, stack.ranks.rank * count, count);
+}
+
+/// SiLU(c) in the compute type, of this rank's columns.
 at::Tensor typed_silu(const BlockStack& stack, const at::Tensor& c) {
-  return at::silu(c).to(stack.modulation.front().weight.scalar_type());
+  return at::silu(own_columns(stack, c).contiguous())
+      .to(stack.modulation.front().weight.scalar_type());
 }
 
 // ---- a pass ----
@@ -126,7 +137,8 @@ struct Pass : torch::CustomClassHolder {
         branches{.kernels = kernels,
                  .keeps = keeps,
                  .trains = keeps || will_recompute(),
-                 .overwrites_gradients = stack.overwrites_gradients},
+                 .overwrites_gradients = stack.overwrites_gradients,
+                 .sum_over_ranks = stack.ranks.sum},
         groups(slab_groups(stack)) {
     last.fill(kNone);
     int64_t column = 0;
@@ -177,7 +189,7 @@ struct Pass : torch::CustomClassHolder {
   int64_t final_column = 0;             ///< of the final norm's vectors
   size_t modulated = 0;                 ///< groups whose vectors are there
   std::array<std::vector<int64_t>, kStreams> shapes;  ///< of the streams
-  at::Tensor silu_c;                                  ///< [V, C] in the compute type
+  at::Tensor silu_c;                                  ///< typed_silu()
   at::Tensor vectors;                                 ///< fp32 [V, n C]
   at::Tensor ones;                                    ///< a gate: [V, C] of one value
   std::vector<KeptBranch> kept;                       ///< by place
@@ -276,9 +288,9 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
 /// stack's own that nobody reads later.
 bool ends_in_place(const Pass& pass, const Place& place) {
   const LinearWeights* linear = last_linear(*place.branch, place.stream);
-  return !pass.branches.trains && place.behind == kNone && !pass.stack.has_final_norm &&
-         place.before != kNone && place.seam.scale >= 0 && place.seam.gate < 0 &&
-         ends_in_product(*place.branch) && linear->updates.empty();
+  return !pass.branches.trains && !pass.branches.sum_over_ranks && place.behind == kNone &&
+         !pass.stack.has_final_norm && place.before != kNone && place.seam.scale >= 0 &&
+         place.seam.gate < 0 && ends_in_product(*place.branch) && linear->updates.empty();
 }
 
 void call_hook(const Pass& pass, BucketMoment moment, int64_t block) {
@@ -614,7 +626,7 @@ struct StackGradients {
 /// What blocks add to the gradient of the modulation's input, as their gradients become complete.
 class ModulationBackward {
  public:
-  /// `grads`: of the vectors of all seams. dsilu: fp32 [V, C], added to.
+  /// `grads`: of the vectors of all seams. dsilu: fp32, of what the modulation reads, added to.
   ModulationBackward(Pass& pass, const at::Tensor& grads, const at::Tensor& dsilu)
       : pass_(pass), grads_(grads), dsilu_(dsilu), pending_(pass.groups.size()) {}
 
@@ -681,8 +693,9 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
   const bool wants_vectors = pass.wants_vectors;
   const at::Tensor grads = wants_vectors ? at::empty_like(pass.vectors) : at::Tensor();
   const at::Tensor dsilu =
-      c.defined() && wants_vectors ? at::zeros(c.sizes(), c.options()) : at::Tensor();
-  ModulationBackward modulation(pass, grads, dsilu);
+      c.defined() && wants_vectors ? at::zeros(c.sizes(), c.options()) : at::Tensor();  // [V, C]
+  const at::Tensor own_dsilu = dsilu.defined() ? own_columns(pass.stack, dsilu) : dsilu;
+  ModulationBackward modulation(pass, grads, own_dsilu);
   std::array<StreamGrad, kStreams> streams;
   for (size_t i = 0; i < kStreams; ++i) {
     if (!pass.has_ended(i)) {
@@ -783,6 +796,9 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     return result;
   }
   const int64_t given = pass.groups.empty() ? 0 : pass.groups.back().end_column;
+  if (c.defined() && pass.stack.ranks.sum) {
+    pass.stack.ranks.sum(dsilu);
+  }
   result.condition = c.defined() ? at::silu_backward(dsilu, c) : at::Tensor();
   result.vectors = grads.narrow(1, given, grads.size(1) - given);
   return result;
@@ -838,7 +854,7 @@ void start(Pass& pass, const StackInputs& inputs) {
 }
 
 void check_condition(const BlockStack& stack, const at::Tensor& c, const at::Tensor& given) {
-  const int64_t width = stack.modulation.front().weight.size(1);
+  const int64_t width = stack.modulation.front().weight.size(1) * stack.ranks.size;
   KINORA_CHECK(c.dim() == 2 && c.size(1) == width && given.dim() == 2 && given.size(0) == c.size(0),
                kShape, "[block_stack] the condition must be [V, ", width,
                "] and given vectors [V, ..], got ", c.sizes(), " and ", given.sizes());
@@ -882,6 +898,9 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
                            {incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor()});
     at::Tensor dtext;
     if (pass.wants_text) {
+      if (pass.branches.sum_over_ranks) {
+        pass.branches.sum_over_ranks(text_grad);
+      }
       dtext = std::exchange(text_grad, at::Tensor()).to(text.scalar_type()).view(text.sizes());
     }
     return {at::Tensor(), grads.streams[0], grads.streams[1], grads.condition, grads.vectors,

@@ -142,6 +142,15 @@ enum class Recompute : uint8_t {
   kBlock,        ///< everything: only the block's input is kept
 };
 
+/// The ranks that divide the linears of a stack: those of branches, and the modulation's by its
+/// inputs.
+struct LinearRanks {
+  int64_t rank = 0;
+  int64_t size = 1;
+  /// Sums over them, in place, what each has made. Empty: there is one.
+  std::function<void(const at::Tensor&)> sum = {};
+};
+
 struct BlockStack {
   std::vector<Block> blocks;
   /// Linears of SiLU(condition) that make the blocks' vectors, in order: out = C x some blocks'.
@@ -158,6 +167,7 @@ struct BlockStack {
   bool keeps_results = false;
   /// Backward overwrites the gradients of weights, and all others hold nothing before it adds.
   bool overwrites_gradients = false;
+  LinearRanks ranks = {};
   /// Told when the weights of a bucket are used. Empty: nobody.
   BucketHook hook = {};
   std::vector<int64_t> block_buckets = {};  ///< of blocks[i]

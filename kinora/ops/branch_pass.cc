@@ -633,6 +633,17 @@ void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranc
   kept.text_packed = linear(pass, kept.text, body.kv);
 }
 
+namespace {
+
+/// A function has summed its own.
+void sum_over_ranks(const BranchPass& pass, const Branch& branch, const at::Tensor& part) {
+  if (pass.sum_over_ranks && part.defined() && !std::holds_alternative<FunctionBody>(branch.body)) {
+    pass.sum_over_ranks(part);
+  }
+}
+
+}  // namespace
+
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream) {
   if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
     kept.result = linear(pass, kept.last, both->mlp.fc2,
@@ -642,6 +653,7 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, si
   } else if (pass.keeps) {
     kept.result = kept.graph.detach();
   }
+  sum_over_ranks(pass, branch, kept.result);
 }
 
 void forget_unread(const Branch& branch, KeptBranch& kept, size_t stream) {
@@ -708,13 +720,19 @@ at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresu
       },
       branch.body);
   kept.h = {};
+  sum_over_ranks(pass, branch, dh);
   return dh;
 }
 
 std::array<at::Tensor, 2> run_joint_backward(BranchPass& pass, const Branch& branch,
                                              std::array<ResultGrad, 2> dresults,
                                              std::array<KeptBranch*, 2> kept) {
-  return backward(pass, std::get<JointAttentionBody>(branch.body), std::move(dresults), kept);
+  const auto dh =
+      backward(pass, std::get<JointAttentionBody>(branch.body), std::move(dresults), kept);
+  for (const at::Tensor& part : dh) {
+    sum_over_ranks(pass, branch, part);
+  }
+  return dh;
 }
 
 at::Tensor low_of(const LinearWeights& linear, const at::Tensor& x) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "kinora/ops/block_kernels.h"
@@ -29,6 +30,7 @@ struct BranchPass {
   int64_t batch = 0;                   ///< B
   at::Tensor text_grad{};              ///< fp32 [B L, C], added to; undefined: not wanted
   UpdateGradients update_gradients{};  ///< of the block that is on its way back
+  std::function<void(const at::Tensor&)> sum_over_ranks{};  ///< LinearRanks::sum
 
   /// The number by which fp8 knows a linear: none where nothing is trained, and its scales and
   /// quantised weights are those of training.

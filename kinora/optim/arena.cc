@@ -69,6 +69,21 @@ void check_options(const ArenaOptions& options) {
                kConfig,
                "[arena] schedule_free keeps weights in place of a first moment, which codes of 8 "
                "bits would round. Hint: optim.moments=fp32");
+  if (options.tensor.size() > 1) {
+    const kernels::UpdateRule rule = options.rule;
+    KINORA_CHECK(
+        !options.train || rule == kernels::UpdateRule::kAdamW ||
+            rule == kernels::UpdateRule::kLion || rule == kernels::UpdateRule::kSgd ||
+            rule == kernels::UpdateRule::kScheduleFree,
+        kConfig, "[arena] ", to_string(rule),
+        " needs whole parameters, but parallel.tensor divides them among ", options.tensor.size(),
+        " ranks. Hint: optim.rule=adamw, lion, sgd or schedule_free; or parallel.tensor=1");
+    KINORA_CHECK(!options.held.any(), kConfig,
+                 "[arena] frozen weights that are held in few bits, or offloaded, are whole, but "
+                 "parallel.tensor divides them among ",
+                 options.tensor.size(),
+                 " ranks. Hint: without finetune.frozen_weights and finetune.offload");
+  }
   const Sharding& sharding = options.sharding;
   KINORA_CHECK(sharding.stage >= 0 && sharding.stage <= 3, kConfig,
                "[arena] the stage of ZeRO must be 0 to 3, got ", sharding.stage);
@@ -113,8 +128,16 @@ void random_fill(const at::Tensor& values, const RandomStream& stream,
   }
 }
 
-void initialise(const at::Tensor& values, const nn::Init& init, const std::string& path,
-                uint64_t seed) {
+void initialise(const at::Tensor& values, const nn::Init& init, const Slot& slot, uint64_t seed) {
+  if (slot.box) {  // whole for a moment: what is here depends on nobody else
+    Slot whole = slot;
+    whole.box.reset();
+    const at::Tensor all = at::zeros(slot.box->whole, values.options());
+    initialise(all, init, whole, seed);
+    at::Tensor(values).copy_(slot.box->cut(all));
+    return;
+  }
+  const std::string& path = slot.path;
   const RandomStream stream{seed, random_name(path.c_str()), 0, RandomPurpose::kInit};
   switch (init.kind) {
     case nn::Init::Kind::kZero:
@@ -155,7 +178,7 @@ int64_t num_elements_of(const std::vector<AnyBucket>& buckets) {
   int64_t sum = 0;
   for (const AnyBucket& bucket : buckets) {
     for (const Slot& slot : bucket.slots) {
-      sum += slot.numel;
+      sum += c10::multiply_integers(slot.whole_shape());
     }
   }
   return sum;
@@ -470,7 +493,7 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   at::Tensor values = at::zeros({bucket->numel}, fp32);  // of the whole bucket, for a moment
   for (size_t k = 0; k < owners->size(); ++k) {
     const Slot& slot = bucket->slots[k];
-    initialise(slot_view(values, slot), (*owners)[k].parameter->init, slot.path, options_.seed);
+    initialise(slot_view(values, slot), (*owners)[k].parameter->init, slot, options_.seed);
   }
   size_t turn = 0;
   if (!bucket->owns_compute || !bucket->owns_grad) {
@@ -581,7 +604,7 @@ void Arena::materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>&
       at::zeros({bucket->numel}, at::TensorOptions(at::kFloat).device(options_.device));
   for (size_t k = 0; k < owners.size(); ++k) {
     const Slot& slot = bucket->slots[k];
-    initialise(slot_view(values, slot), owners[k]->init, slot.path, options_.seed);
+    initialise(slot_view(values, slot), owners[k]->init, slot, options_.seed);
   }
   bucket->compute = values;
   if (const at::ScalarType type = type_of(bucket->fp32_island); type != at::kFloat) {
@@ -675,13 +698,19 @@ Arena::Place Arena::find(const std::string& path) const {
   return found->second;
 }
 
+const Slot& Arena::slot_of(const std::string& path) const {
+  const Place place = find(path);
+  return place.is_frozen ? frozen_[place.bucket].slots[place.slot]
+                         : buckets_[place.bucket].slots[place.slot];
+}
+
 Arena::Place Arena::find_trained(const std::string& path) const {
   const Place place = find(path);
   KINORA_CHECK(!place.is_frozen, kConfig, "[arena] ", path, " is frozen");
   return place;
 }
 
-at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
+at::Tensor Arena::own_box(const std::string& path, Role role) const {
   const bool is_weights = role.kind == Role::Kind::kCompute || role.kind == Role::Kind::kMaster ||
                           role.kind == Role::Kind::kEma;
   if (held_ && held_->contains(path)) {
@@ -726,6 +755,20 @@ at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
   return in_shape(values, slot);
 }
 
+at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
+  const at::Tensor own = own_box(path, role);
+  const std::optional<nn::Box> box =
+      held_ && held_->contains(path) ? std::nullopt : slot_of(path).box;
+  if (!box) {
+    return own;
+  }
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape.insert(shape.begin(), box->count);
+  const at::Tensor all = at::empty(shape, own.options());
+  options_.tensor.all_gather(all, own.contiguous());
+  return box->join(all.unbind(0));
+}
+
 Arena::Part Arena::own_part(const std::string& path, Role role) const {
   const Place place = find_trained(path);
   const Bucket& bucket = buckets_[place.bucket];
@@ -752,30 +795,30 @@ void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
     return held_->load(path, value);
   }
   const Place place = find(path);
-  const Slot& slot = place.is_frozen ? frozen_[place.bucket].slots[place.slot]
-                                     : buckets_[place.bucket].slots[place.slot];
-  KINORA_CHECK(value.sizes() == at::IntArrayRef(slot.shape), kShape, "[arena] ", path,
-               " must have shape ", at::IntArrayRef(slot.shape), ", got ", value.sizes());
+  const Slot& slot = slot_of(path);
+  KINORA_CHECK(value.sizes() == at::IntArrayRef(slot.whole_shape()), kShape, "[arena] ", path,
+               " must have shape ", at::IntArrayRef(slot.whole_shape()), ", got ", value.sizes());
   KINORA_CHECK(at::isFloatingType(value.scalar_type()), kShape, "[arena] ", path,
                " must be of a floating type, got ", value.scalar_type());
+  const at::Tensor own = slot.box ? slot.box->cut(value.detach()) : value.detach();
   if (place.is_frozen) {
-    slot_view(frozen_[place.bucket].compute, slot).copy_(value.detach());
+    slot_view(frozen_[place.bucket].compute, slot).copy_(own);
     return;
   }
   const Bucket& bucket = buckets_[place.bucket];
   if (!options_.train) {
-    slot_view(bucket.compute, slot).copy_(value.detach());
+    slot_view(bucket.compute, slot).copy_(own);
     return;
   }
-  const at::Tensor source = value.detach().to(at::kFloat);
+  const at::Tensor source = own.to(at::kFloat);
   if (bucket.owns_compute) {
     slot_view(bucket.whole_compute, slot).copy_(source);
   }
   const Part master = own_part(path, Role::master());
-  const at::Tensor own = in_order(source, slot).narrow(0, master.begin, master.values.numel());
-  store(master.values, own);
+  const at::Tensor values = in_order(source, slot).narrow(0, master.begin, master.values.numel());
+  store(master.values, values);
   if (has_own_compute(bucket)) {
-    own_part(path, Role::compute()).values.copy_(own);
+    own_part(path, Role::compute()).values.copy_(values);
   }
 }
 

@@ -95,6 +95,11 @@ struct Slot {
   bool channels_last = false;  ///< nn::Parameter::channels_last
   /// Muon: its update takes it whole, as [shape[0], the others], and it has no exp_avg_sq.
   bool is_matrix = false;
+  std::optional<nn::Box> box = {};  ///< nn::Parameter::box
+  bool is_partial = false;          ///< nn::Parameter::is_partial
+
+  /// The parameter's shape where nobody divides it.
+  [[nodiscard]] const std::vector<int64_t>& whole_shape() const { return box ? box->whole : shape; }
 
   /// Adafactor: whether it keeps a number for each row and each column of [shape[0], the others]
   /// in place of a second moment for each element, and how many numbers it keeps.
@@ -215,6 +220,8 @@ struct ArenaOptions {
   std::string disk = {};
   Sharding sharding = {};
   HeldOptions held = {};
+  /// Ranks of which each has its box of the parameters that have one. One rank: there is none.
+  comm::Group tensor = {};
 };
 
 /// Which weights forward reads.
@@ -273,7 +280,7 @@ class Arena {
   /// What is held otherwise than it is read, in neither of them; null: nothing.
   [[nodiscard]] HeldWeights* held() const { return held_.get(); }
   [[nodiscard]] const ArenaOptions& options() const { return options_; }
-  /// Elements of all parameters, without padding.
+  /// Elements of all parameters, those that are on other ranks included, without padding.
   [[nodiscard]] int64_t num_elements() const { return num_trained() + num_frozen(); }
   [[nodiscard]] int64_t num_trained() const;
   [[nodiscard]] int64_t num_frozen() const;
@@ -295,20 +302,20 @@ class Arena {
   /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 
-  /// One parameter's part of an array (no scales or factors), in its shape: a view, or where the
-  /// array is divided a copy that the group's ranks make together (all call it). The master and
+  /// One parameter's part of an array (no scales or factors), in its whole shape: a view, or where
+  /// ranks divide it a copy that they make together (all call it). The master and
   /// every average of a frozen parameter are its compute copy. kConfig for an unknown path or role.
   [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
-  /// This rank's part of one trained parameter: a flat view, without elements where others own it
-  /// all, and the place of its first element in the parameter.
+  /// This rank's part of one trained parameter, of what its box has: a flat view, without elements
+  /// where others own it all, and the place of its first element in the parameter.
   struct Part {
     at::Tensor values;
     int64_t begin = 0;  ///< of scales: that of the first's block; of factors, which are all here: 0
   };
   [[nodiscard]] Part own_part(const std::string& path, Role role) const;
   /// Sets a parameter's master and compute copy (without `train`: the compute copy) from a tensor
-  /// of any floating type and device. EMAs stay; see reset_averages. Where state is divided every
-  /// rank calls it with the same tensor. kConfig, kShape.
+  /// of its whole shape, of any floating type and device. EMAs stay; see reset_averages. Where
+  /// state is divided every rank calls it with the same tensor. kConfig, kShape.
   void load_parameter(const std::string& path, const at::Tensor& value);
   /// Writes all compute copies from the masters: after the buckets' masters were written. Together
   /// with gather().
@@ -357,6 +364,9 @@ class Arena {
   void materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>& owners);
   [[nodiscard]] at::ScalarType type_of(bool fp32_island) const;
   [[nodiscard]] Place find(const std::string& path) const;
+  [[nodiscard]] const Slot& slot_of(const std::string& path) const;
+  /// export_parameter() of what is in this rank's box.
+  [[nodiscard]] at::Tensor own_box(const std::string& path, Role role) const;
   /// find(), which must be trained.
   [[nodiscard]] Place find_trained(const std::string& path) const;
   void check_raw(const char* action) const;

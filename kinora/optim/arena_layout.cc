@@ -34,7 +34,9 @@ void add_slot(AnyBucket& bucket, const std::string& path, nn::Parameter* paramet
             .offset = round_up(bucket.numel, kSlotAlignment),
             .numel = checked_numel({path, parameter}),
             .lr_factor = parameter->lr_factor,
-            .channels_last = parameter->channels_last};
+            .channels_last = parameter->channels_last,
+            .box = parameter->box,
+            .is_partial = parameter->is_partial};
   bucket.numel = slot.offset + slot.numel;
   KINORA_CHECK(bucket.numel <= kMaxNumel, kShape, "[arena] bucket ", bucket.name,
                " must have at most 2^34 elements. Hint: split it.");

@@ -34,8 +34,8 @@ bool are_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b
                     [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
 }
 
-/// Elements of a bucket, counted from its slice's begin, whose parameters have one factor and are
-/// all matrices or none; `first` is that of the first of them.
+/// Elements of a bucket, counted from its slice's begin, whose parameters have one factor, and are
+/// all matrices, or divided by ranks, or none of them is; `first` is that of the first of them.
 struct Stretch {
   int64_t begin = 0;
   int64_t end = 0;
@@ -52,7 +52,7 @@ std::vector<Stretch> stretches_of(const Bucket& bucket, bool rounds_stochastical
         std::clamp<int64_t>(slot.offset - bucket.slice_begin, 0, bucket.slice_numel);
     const Slot& before = *stretches.back().first;
     if (rounds_stochastically || slot.lr_factor != before.lr_factor ||
-        slot.is_matrix != before.is_matrix) {
+        slot.is_matrix != before.is_matrix || slot.box.has_value() != before.box.has_value()) {
       stretches.back().end = begin;
       stretches.push_back({begin, begin, &slot});
     }
@@ -254,6 +254,8 @@ void Optimizer::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> buckets;
   std::vector<ops::OptimizerBucket> near;
   std::vector<ops::OptimizerBucket> matrices;
+  std::vector<ops::OptimizerBucket> boxes;
+  std::vector<ops::OptimizerBucket> wholes;
   far_.clear();
   on_disk_.reset();
   for (size_t i = 0; i < arena.buckets().size(); ++i) {
@@ -278,6 +280,7 @@ void Optimizer::prepare(const Arena& arena) {
     std::vector<ops::OptimizerBucket> parts;
     for (const Stretch& stretch : stretches_of(bucket, stochastic)) {
       buckets.push_back(part_of(whole, stretch, bucket));
+      (stretch.first->box ? boxes : wholes).push_back(buckets.back());
       (stretch.first->is_matrix ? matrices : parts).push_back(buckets.back());
     }
     if (bucket.is_offloaded && arena.disk() != nullptr) {
@@ -303,6 +306,10 @@ void Optimizer::prepare(const Arena& arena) {
       near.insert(near.end(), parts.begin(), parts.end());
     }
   }
+  if (arena.options().tensor.size() > 1) {
+    boxes_ = ops::BucketTable(std::move(boxes), own_kernels_);
+    wholes_ = ops::BucketTable(std::move(wholes), own_kernels_);
+  }
   table_ = ops::BucketTable(std::move(buckets), own_kernels_);
   const bool is_all = far_.empty() && on_disk_ == nullptr && matrices.empty();
   near_ = is_all ? table_ : ops::BucketTable(std::move(near), own_kernels_);
@@ -310,17 +317,32 @@ void Optimizer::prepare(const Arena& arena) {
   arrays_ = std::move(arrays);
 }
 
+void Optimizer::add_sum_squares(const Arena& arena) {
+  const Sharding& sharding = arena.options().sharding;
+  const comm::Group& tensor = arena.options().tensor;
+  const at::Tensor sum = ops::sum_squares_of(control_);
+  if (tensor.size() > 1) {  // each of its ranks has its share of what all have
+    ops::add_sum_squares(wholes_, control_);
+    sum.div_(static_cast<double>(tensor.size()));
+    ops::add_sum_squares(boxes_, control_);
+  } else {
+    ops::add_sum_squares(table_, control_);
+  }
+  if (sharding.divides() || tensor.size() > 1) {
+    const at::Tensor over_ranks = sum.to(at::kFloat);  // what groups can add; the norm is fp32 too
+    if (sharding.divides()) {
+      sharding.group.all_reduce(over_ranks);
+    }
+    tensor.all_reduce(over_ranks);
+    sum.copy_(over_ranks);
+  }
+}
+
 void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
   check_raw(arena);
   wait_for_all();
   prepare(arena);
-  ops::add_sum_squares(table_, control_);
-  if (arena.options().sharding.divides()) {
-    const at::Tensor sum = ops::sum_squares_of(control_);
-    const at::Tensor over_ranks = sum.to(at::kFloat);  // what groups can add; the norm is fp32 too
-    arena.options().sharding.group.all_reduce(over_ranks);
-    sum.copy_(over_ranks);
-  }
+  add_sum_squares(arena);
   ops::prepare_update(control_, policy_, exchange_);
   if (rule_ == kernels::UpdateRule::kMuon) {
     ops::make_directions(matrices_, of_matrices_, control_);

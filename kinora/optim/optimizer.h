@@ -129,6 +129,8 @@ class Optimizer {
   /// Enqueues a step's work on the current stream. `loss` must stay where it is for a recorded
   /// graph. Before recording one, call this once, or prepare(), which copies to the device.
   void launch_step(Arena& arena, const at::Tensor& loss = {});
+  /// Of the gradients of all ranks' parameters, each counted once.
+  void add_sum_squares(const Arena& arena);
   /// Does not zero the gradients of buckets that are no fp32 islands: the next backward overwrites
   /// them. Before the first step.
   void leave_gradients() { leaves_gradients_ = true; }
@@ -161,6 +163,8 @@ class Optimizer {
   /// Of an arena: all buckets; those whose state is on the device; the others, by their place;
   /// Muon's matrices, which are in none of these two.
   ops::BucketTable table_;
+  ops::BucketTable boxes_;   // where ranks divide parameters: of what each has a part of,
+  ops::BucketTable wholes_;  // and of what all have
   ops::BucketTable near_;
   ops::BucketTable matrices_;
   std::vector<std::pair<size_t, ops::BucketTable>> far_;

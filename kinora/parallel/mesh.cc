@@ -97,6 +97,7 @@ Mesh::Mesh(const comm::Group& world, const MeshShape& shape)
   for (const Axis axis : kAxes) {
     groups_[static_cast<size_t>(axis)] = group_of(stride_of(shape_, axis), shape_.size(axis));
   }
+  sample_group_ = group_of(1, shape_.guidance * shape_.sequence * shape_.tensor);
   const int64_t same_samples = shape_.guidance * shape_.sequence;
   state_group_ = same_samples == 1
                      ? group(Axis::kShard)

@@ -48,10 +48,17 @@ class Mesh {
   [[nodiscard]] const comm::Group& world() const { return world_; }
   /// The ranks that differ from this one in `axis` alone.
   [[nodiscard]] const comm::Group& group(Axis axis) const;
-  /// The ranks that divide one copy of the state among them: shard x guidance x sequence.
+  /// The ranks that divide one copy of the state among them: shard x guidance x sequence; along
+  /// `tensor` each has a part of the model, and so a state of its own.
   [[nodiscard]] const comm::Group& state_group() const { return state_group_; }
+  /// The ranks that have the same samples: guidance x sequence x tensor.
+  [[nodiscard]] const comm::Group& sample_group() const { return sample_group_; }
   /// This rank's place along an axis.
   [[nodiscard]] int64_t index(Axis axis) const { return group(axis).rank(); }
+
+  /// Ranks over which gradients are averaged: all but those along `tensor`, of which each has the
+  /// gradients of its own part.
+  [[nodiscard]] int64_t gradient_ranks() const { return world_.size() / shape_.tensor; }
 
   /// Ranks that compute on different samples: replicate x shard, and this one's place.
   [[nodiscard]] int64_t data_ranks() const { return shape_.replicate * shape_.shard; }
@@ -62,6 +69,7 @@ class Mesh {
   MeshShape shape_;
   std::array<comm::Group, kNumAxes> groups_;
   comm::Group state_group_;
+  comm::Group sample_group_;
 };
 
 }  // namespace kinora::parallel

@@ -54,7 +54,7 @@ at::Tensor ShardedSequence::ready(const nn::SelfAttention& attention, const at::
     angles = angles.flatten(0, 1);
   }
   return attention
-      .norm_and_rotate(packed.flatten(1, 2).unflatten(-1, {3, attention.num_heads, -1}), angles)
+      .norm_and_rotate(packed.flatten(1, 2).unflatten(-1, {3, attention.num_heads(), -1}), angles)
       .unflatten(1, {packed.size(1), packed.size(2)});
 }
 
@@ -125,7 +125,7 @@ at::Tensor ShardedSequence::window_attention(const nn::SelfAttention& attention,
   const int64_t tokens = windows.rows * windows.columns;
   const int64_t frames = x.size(1);
   check_part(x, tokens);
-  check_heads("attention in windows", attention.num_heads, group_.size());
+  check_heads("attention in windows", attention.num_heads(), group_.size());
   const WindowPlaces places = window_places(windows, frames, x.device());
   const at::Tensor angles =
       rotary.defined() ? rotary.index_select(0, places.in_window).unflatten(0, {frames, tokens})

@@ -57,8 +57,13 @@ class Costs {
   }
 
   [[nodiscard]] std::string refusal() const {
-    if (facts_.windows > 0 && facts_.heads % facts_.ranks != 0) {
-      return std::to_string(facts_.heads) + " heads do not divide, as attention in windows needs";
+    const int64_t heads = facts_.heads / facts_.tensor;
+    if (facts_.windows > 0 && heads % facts_.ranks != 0) {
+      return std::to_string(heads) + " heads do not divide, as attention in windows needs";
+    }
+    if (facts_.tensor > 1 &&
+        (plan_.scheme == SequenceScheme::kFastSeq || plan_.scheme == SequenceScheme::kMegatron)) {
+      return "not where ranks divide the linears, too";
     }
     const bool has_rings = plan_.ring_inside * plan_.ring_across > 1;
     if (facts_.text_tokens > 0) {
@@ -77,8 +82,8 @@ class Costs {
     if (plan_.scheme == SequenceScheme::kDsp) {
       return mixes_frames() ? "attention over whole clips" : "";
     }
-    if (facts_.heads % plan_.all_to_all != 0) {
-      return std::to_string(facts_.heads) + " heads do not divide";
+    if (heads % plan_.all_to_all != 0) {
+      return std::to_string(heads) + " heads do not divide";
     }
     if (plan_.scheme == SequenceScheme::kMegatron && facts_.mlp_hidden % facts_.ranks != 0) {
       return "the MLP does not divide";

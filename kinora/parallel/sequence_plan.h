@@ -59,7 +59,8 @@ struct SequenceFacts {
   int64_t ranks_inside = 1;  ///< so many neighbours share a host; divides ranks
   comm::Link inside = {};    ///< between them
   comm::Link across = {};    ///< between hosts, what each of their ranks gets of it
-  int64_t heads = 1;
+  int64_t tensor = 1;        ///< ranks that divide the linears (tensor.h), of each sequence's part
+  int64_t heads = 1;         ///< of the model
   int64_t hidden = 1;
   int64_t mlp_hidden = 1;
   int64_t batch = 1;  ///< clips that a sequence computes at once

@@ -42,7 +42,7 @@ at::Tensor gather_and_attend(const comm::Group& group, const nn::SelfAttention& 
                              const at::Tensor& rotary) {
   // The packed weight's rows are (3, H, D) major: those of some heads are three slices.
   const auto of_heads = [&](const at::Tensor& rows) {
-    return share(group, rows.unflatten(0, {3, attention.num_heads, -1}), 1);
+    return share(group, rows.unflatten(0, {3, attention.num_heads(), -1}), 1);
   };
   const at::Tensor gathered =
       gather_linear(group, rows_for(attention.qkv, x), part_of(attention.qkv.weight, of_heads),
@@ -53,7 +53,7 @@ at::Tensor gather_and_attend(const comm::Group& group, const nn::SelfAttention& 
                    .permute({1, 2, 0, 3, 4})
                    .flatten(2, 3),
                2, tokens_a_frame)
-          .unflatten(3, {3, attention.num_heads / group.size(), -1});  // [B, T, S, 3, H', D]
+          .unflatten(3, {3, attention.num_heads() / group.size(), -1});  // [B, T, S, 3, H', D]
   const at::Tensor ready = from_span(
       attention.norm_and_rotate(by_span(packed, span),
                                 angles_by_span(rotary, span, x.size(0), frames, tokens_a_frame)),
@@ -66,7 +66,7 @@ at::Tensor gather_and_attend(const comm::Group& group, const nn::SelfAttention& 
 at::Tensor FastSeqSequence::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                    nn::Span span, int64_t tokens_a_frame,
                                    const at::Tensor& rotary) const {
-  check_heads("fastseq", attention.num_heads, group().size());
+  check_heads("fastseq", attention.num_heads(), group().size());
   const at::Tensor out =
       gather_and_attend(group(), attention, x, span, tokens_a_frame, rotary);  // [B, T, P s, H' D]
   return attention.proj.forward(comm::all_to_all(group(), out, /*split=*/2, /*joined=*/3));
@@ -75,7 +75,7 @@ at::Tensor FastSeqSequence::attend(const nn::SelfAttention& attention, const at:
 at::Tensor MegatronSequence::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                     nn::Span span, int64_t tokens_a_frame,
                                     const at::Tensor& rotary) const {
-  check_heads("megatron", attention.num_heads, group().size());
+  check_heads("megatron", attention.num_heads(), group().size());
   const at::Tensor out = gather_and_attend(group(), attention, x, span, tokens_a_frame, rotary)
                              .unflatten(2, {group().size(), x.size(2)})
                              .permute({2, 0, 1, 3, 4})

@@ -28,7 +28,7 @@ at::Tensor UspSequence::attend(const nn::SelfAttention& attention, const at::Ten
 at::Tensor UspSequence::attend_own(const nn::SelfAttention& attention, const at::Tensor& packed,
                                    nn::Span span, int64_t tokens_a_frame,
                                    const at::Tensor& rotary) const {
-  check_heads("ulysses", attention.num_heads, neighbours_.size());
+  check_heads("ulysses", attention.num_heads(), neighbours_.size());
   const at::Tensor ready = comm::all_to_all(
       neighbours_, this->ready(attention, packed, tokens_a_frame, rotary), /*split=*/4,
       /*joined=*/2);  // [B, T, U s, 3, H', D]

@@ -16,7 +16,7 @@ std::string number_of(int64_t samples) {
 }  // namespace
 
 parallel::MeshShape SamplingShares::mesh() const {
-  return {.shard = groups, .guidance = guidance, .sequence = sequence};
+  return {.shard = groups, .guidance = guidance, .sequence = sequence, .tensor = tensor};
 }
 
 SamplingShares share_ranks(const SamplingRanks& wanted, int64_t ranks, int64_t samples,
@@ -25,13 +25,15 @@ SamplingShares share_ranks(const SamplingRanks& wanted, int64_t ranks, int64_t s
                wanted.guidance,
                " needs guidance, and its scale is 1. Hint: --guidance S, or --guidance-ranks 1");
   SamplingShares shares{.guidance = std::max<int64_t>(wanted.guidance, 1),
-                        .sequence = std::max<int64_t>(wanted.sequence, 1)};
-  const int64_t given = shares.guidance * shares.sequence;
+                        .sequence = std::max<int64_t>(wanted.sequence, 1),
+                        .tensor = wanted.tensor};
+  const int64_t given = shares.guidance * shares.sequence * shares.tensor;
   KINORA_CHECK(ranks % given == 0, kConfig, "[sample] --guidance-ranks ", shares.guidance,
-               " x --sequence ", shares.sequence, " does not divide ", ranks,
-               ranks == 1 ? " rank" : " ranks", ". Hint: --ranks ", given, " or a multiple");
+               " x --sequence ", shares.sequence, " x --tensor ", shares.tensor,
+               " does not divide ", ranks, ranks == 1 ? " rank" : " ranks", ". Hint: --ranks ",
+               given, " or a multiple");
   shares.groups = ranks / given;
-  std::string why = wanted.guidance + wanted.sequence > 0
+  std::string why = wanted.guidance + wanted.sequence > 0 || wanted.tensor > 1
                         ? "as asked"
                         : "each draws samples of its own, of " + std::to_string(samples);
   if (samples < shares.groups) {
@@ -44,7 +46,7 @@ SamplingShares share_ranks(const SamplingRanks& wanted, int64_t ranks, int64_t s
     if (wanted.sequence == 0) {
       shares.sequence = rest;
     }
-    shares.groups = ranks / (shares.guidance * shares.sequence);
+    shares.groups = ranks / (shares.guidance * shares.sequence * shares.tensor);
   }
   KINORA_CHECK(shares.groups <= samples, kConfig, "[sample] ", ranks, " ranks with --sequence ",
                shares.sequence, " and --guidance-ranks ", shares.guidance, " are ", shares.groups,
@@ -52,7 +54,11 @@ SamplingShares share_ranks(const SamplingRanks& wanted, int64_t ranks, int64_t s
                ". Hint: leave out --sequence or --guidance-ranks, or take fewer ranks");
   std::ostringstream text;
   text << ranks << " ranks = " << shares.groups << (shares.groups == 1 ? " group" : " groups")
-       << " x guidance " << shares.guidance << " x sequence " << shares.sequence << ": " << why;
+       << " x guidance " << shares.guidance << " x sequence " << shares.sequence;
+  if (shares.tensor > 1) {
+    text << " x tensor " << shares.tensor;
+  }
+  text << ": " << why;
   shares.reason = text.str();
   return shares;
 }
@@ -63,7 +69,7 @@ SampleRange own_samples(int64_t samples, const parallel::Mesh& mesh) {
 }
 
 bool leads_group(const parallel::Mesh& mesh) {
-  return mesh.index(parallel::Axis::kGuidance) + mesh.index(parallel::Axis::kSequence) == 0;
+  return mesh.sample_group().rank() == 0;
 }
 
 }  // namespace kinora::pipelines

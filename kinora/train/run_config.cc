@@ -109,9 +109,10 @@ void describe_train(Fields& fields, RunConfig& config) {
 void describe_parallel(Fields& fields, RunConfig& config) {
   PluginConfig& parallel = config.parallel;
   const auto scope = fields.scope("parallel");
-  fields.add("plugin", config.plugin,
-             "Booster's name for the strategy: ddp, zero1, zero2 or zero3; empty = as zero_stage "
-             "says.");
+  fields.add(
+      "plugin", config.plugin,
+      "Booster's name for the strategy: ddp, zero1, zero2, zero3 or hybrid; empty, or hybrid = "
+      "as the other keys say.");
   fields.add(
       "zero_stage", parallel.zero_stage,
       "What the ranks along shard divide: 0 = nothing; 1 = master weights, moments and "
@@ -128,6 +129,11 @@ void describe_parallel(Fields& fields, RunConfig& config) {
   fields.add("sequence", parallel.sp_size,
              "Ranks that divide the tokens of each sample (sequence parallelism).",
              between(1, kMostRanks));
+  fields.add(
+      "tensor", parallel.tp_size,
+      "Ranks that divide the heads and the MLPs of each block (tensor parallelism): each has "
+      "a part of the weights, and of what training keeps for them.",
+      between(1, kMostRanks));
   fields.add("sequence_scheme", parallel.sequence_scheme,
              {{"auto", Scheme::kAuto},
               {"ulysses", Scheme::kUlysses},
@@ -161,7 +167,6 @@ void describe_parallel(Fields& fields, RunConfig& config) {
              "zero_stage 2 and 3: reduce gradients after each micro-batch, so that no rank keeps "
              "them whole; false = once a step, with the memory of whole gradients.");
   fields.retire("pipeline", "1", "this version does not divide a model's layers");
-  fields.retire("tensor", "1", "this version does not divide tensors");
 }
 
 void describe_lr(Fields& fields, optim::LrSchedule& lr) {

@@ -26,7 +26,7 @@ StepSettings step_settings(const Run& run) {
           .pooled_dropout = run.config.train.pooled_dropout,
           .model = run.config.model,
           .frame_masks = run.config.frame_masks,
-          .ranks = run.mesh.world().size(),
+          .ranks = run.mesh.gradient_ranks(),
           .device = run.device,
           .graphs = use_graphs(run.config, trainable.kernels()) && trainable.can_be_recorded(),
           .graph_limit = graph_limit(run.config)};

@@ -70,10 +70,10 @@ void SampleGrids::draw() {
       [&](int64_t number, int64_t size) { return asked.conditions(first + number, size); },
       run_.device);
   std::vector<int64_t> shape = drawn.sizes().vec();
-  shape.insert(shape.begin(), {parts, mesh.shape().sequence});
+  shape.insert(shape.begin(), {parts, mesh.shape().sequence * mesh.shape().tensor});
   const at::Tensor gathered = at::empty(shape, drawn.options());
   mesh.world().all_gather(gathered, drawn);
-  // All ranks of a sequence have drawn the same.
+  // All ranks of a group have drawn the same.
   const at::Tensor all = gathered.select(1, 0).flatten(0, 1);
   if (!run_.writes()) {
     return;

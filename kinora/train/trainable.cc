@@ -67,9 +67,10 @@ BoosterOptions booster_options(const RunConfig& config, at::Device device, uint6
           .optimizer_kernel = config.kernels.optimizer};
 }
 
-std::unique_ptr<models::Model> prepared_model(const RunConfig& config) {
+std::unique_ptr<models::Model> prepared_model(const RunConfig& config, const parallel::Mesh& mesh) {
   std::unique_ptr<models::Model> model = models::make_model(config.model);
   prepare_finetuning(config, *model);
+  inference::divide_weights(*model, mesh.group(parallel::Axis::kTensor));
   return model;
 }
 
@@ -77,7 +78,7 @@ std::unique_ptr<models::Model> prepared_model(const RunConfig& config) {
 
 Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::Device device,
                      uint64_t seed)
-    : model_(prepared_model(config)),
+    : model_(prepared_model(config, mesh)),
       kernels_(set_path(*model_, config, device)),
       boosted_(Booster(booster_options(config, device, seed), mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
@@ -97,14 +98,17 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
     log_info("[train] train.fp8: these stay in 16 bits: ", stays);
   }
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
-    const parallel::SequencePlan plan =
-        inference::sequence_plan(config.model, config.precision, config.parallel.sequence_scheme,
-                                 group, config.micro_batch(mesh.data_ranks()), device);
+    const parallel::SequencePlan plan = inference::sequence_plan(
+        config.model, config.precision, config.parallel.sequence_scheme, group, mesh.shape().tensor,
+        config.micro_batch(mesh.data_ranks()), device);
     model_->use_sequence(parallel::make_sequence(plan, group));
     has_one_communicator_ = plan.num_levels() == 1 && group.size() == mesh.world().size();
     if (speaks) {
       log_info("[train] ", plan.reason);
     }
+  }
+  if (mesh.shape().tensor > 1 && mesh.gradient_ranks() > 1) {
+    has_one_communicator_ = false;
   }
 }
 

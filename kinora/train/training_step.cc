@@ -189,7 +189,7 @@ bool TrainingStep::try_to_record(Recorded& recorded) {
         [&] { micro_step(recorded.inputs, recorded.part, ops::RandomStep(graph_step_)); },
         pool_.get());
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kMemory || boosted_.parallel() != nullptr) {
+    if (error.kind() != ErrorKind::kMemory || !boosted_.is_alone()) {
       throw;
     }
     recorded.inputs = {};

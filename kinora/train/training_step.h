@@ -28,7 +28,7 @@ struct StepSettings {
   double pooled_dropout = 0.0;  ///< of vectors by themselves; 0: with label_dropout
   models::ModelConfig model = {};
   diffusion::FrameMaskRatios frame_masks = {};  ///< of clips
-  int64_t ranks = 1;                            ///< that take a step together
+  int64_t ranks = 1;                            ///< over which gradients are averaged
   at::Device device = at::kCPU;
   /// Record forward and backward of a micro-batch as a CUDA graph, one for each shape of input.
   bool graphs = false;

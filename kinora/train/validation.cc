@@ -82,9 +82,9 @@ ValidationLoss Validation::evaluate(diffusion::Denoiser& denoiser,
       (void)errors(denoiser, objective, device, 0, std::min(micro_batch_, n));
     }
   }
-  // Each element is of one group, and 0 of the others.
+  // Each element is of one group, whose ranks all have it, and 0 of the others.
   mesh.world().all_reduce(mse);
-  mse.div_(static_cast<double>(mesh.shape().sequence));
+  mse.div_(static_cast<double>(mesh.shape().sequence * mesh.shape().tensor));
   std::vector<double> sums(static_cast<size_t>(num_bands_), 0.0);
   std::vector<int64_t> counts(static_cast<size_t>(num_bands_), 0);
   for (int64_t i = 0; i < n; ++i) {

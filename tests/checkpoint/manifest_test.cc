@@ -148,10 +148,10 @@ TEST_F(ManifestTest, OtherFormatsAndVersionsAreRefused) {
 TEST_F(ManifestTest, OfANewerVersionSaysWhoWroteIt) {
   json manifest = json::parse(to_json(example()));
   EXPECT_EQ(manifest["written_by"], build_info().version);
-  manifest = {{"format", manifest["format"]}, {"version", 5}, {"written_by", "9.1.0"}};
+  manifest = {{"format", manifest["format"]}, {"version", 6}, {"written_by", "9.1.0"}};
   const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
-  EXPECT_THAT(message, HasSubstr("version 5 of the format was written by kinora 9.1.0; kinora " +
-                                 std::string(build_info().version) + " reads versions up to 4"));
+  EXPECT_THAT(message, HasSubstr("version 6 of the format was written by kinora 9.1.0; kinora " +
+                                 std::string(build_info().version) + " reads versions up to 5"));
 }
 
 TEST_F(ManifestTest, MomentsOfAnUnknownRuleAreNamed) {
@@ -192,6 +192,40 @@ TEST_F(ManifestTest, EveryMissingFieldIsRefused) {
     }
   }
   EXPECT_GT(num_removed, 20);
+}
+
+TEST_F(ManifestTest, BoxesComeBackAndMustFit) {
+  Manifest divided = example();
+  divided.num_boxes = 2;
+  optim::Slot& slot = divided.buckets[0].slots[0];
+  slot.box = nn::Box{.whole = {4, 5}, .dim = 0, .stretches = {4}, .count = 2};
+  slot.shape = slot.box->shape();
+  for (Shard& shard : divided.shards) {
+    shard.box = {1, 2};
+  }
+  const std::string text = to_json(divided);
+  const Manifest got = read(text);
+  EXPECT_EQ(got.num_boxes, 2);
+  EXPECT_EQ(got.buckets[0].slots[0].box, slot.box);
+  EXPECT_EQ(got.shards[0].box.index, 1);
+  const auto refusal_with = [&](const char* place, const json& value) {
+    json wrong = json::parse(text);
+    wrong.at(json::json_pointer(place)) = value;
+    return refusal(ErrorKind::kDamaged, [&] { (void)read(wrong.dump()); });
+  };
+  const std::string box = "/buckets/0/tensors/0/box";
+  for (const json& count : {json(0), json(-2), json(3), json(1 << 30)}) {
+    EXPECT_THAT(refusal_with("/boxes", count), HasSubstr("manifest.json")) << count;
+  }
+  EXPECT_THAT(refusal_with((box + "/dim").c_str(), 7), HasSubstr("is not what its box has"));
+  EXPECT_THAT(refusal_with((box + "/dim").c_str(), -1), HasSubstr("is not what its box has"));
+  EXPECT_THAT(refusal_with((box + "/stretches").c_str(), json::array({3})),
+              HasSubstr("stretches that 2 boxes divide"));
+  EXPECT_THAT(refusal_with((box + "/stretches").c_str(), json::array({int64_t{1} << 62})),
+              HasSubstr("stretches that 2 boxes divide"));
+  EXPECT_THAT(refusal_with((box + "/whole").c_str(), json::array()),
+              HasSubstr("is not what its box has"));
+  EXPECT_THAT(refusal_with("/shards/0/box", 2), HasSubstr("must be one of 2"));
 }
 
 TEST_F(ManifestTest, WrongTypesAreRefused) {

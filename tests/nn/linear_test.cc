@@ -79,7 +79,7 @@ TEST(LinearPartsTest, PartsOfOutputsAndInputsMakeTheWhole) {
   };
   const at::Tensor want = of(whole, x);
 
-  linear.set_parts(Linear::Dim::kOutputs, {3, 2});
+  linear.set_parts(Cut::Dim::kOutputs, {3, 2});
   EXPECT_EQ(linear.num_parts(), 2);
   std::vector<ops::LinearWeights> parts = linear.parts();
   EXPECT_EQ(parts[1].number, 8);
@@ -89,7 +89,7 @@ TEST(LinearPartsTest, PartsOfOutputsAndInputsMakeTheWhole) {
   at::Tensor(parts[1].updates[0].b_grad).fill_(1.0);  // its own rows, of the parameter's gradient
   EXPECT_EQ(whole.updates[0].b_grad.sum().item<float>(), 4.0F);
 
-  linear.set_parts(Linear::Dim::kInputs, {4, 2});
+  linear.set_parts(Cut::Dim::kInputs, {4, 2});
   parts = linear.parts();
   EXPECT_FALSE(parts[0].bias.defined());
   const at::Tensor sum = of(parts[0], x.narrow(1, 0, 4)) + of(parts[1], x.narrow(1, 4, 2));

@@ -214,7 +214,8 @@ TEST(SetupTest, ASequenceIsDividedAsTheModelAttends) {
     RunConfig config = tiny();
     const auto plan = [&] {
       return inference::sequence_plan(config.model, config.precision,
-                                      config.parallel.sequence_scheme, world, 4, at::kCPU);
+                                      config.parallel.sequence_scheme, world, /*tensor=*/1, 4,
+                                      at::kCPU);
     };
     EXPECT_EQ(plan().ranks(), 2);
     config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;

@@ -125,7 +125,7 @@ class TinyRun {
               {.seed = kSeed,
                .label_dropout = 0.3,
                .model = config.model,
-               .ranks = mesh_.world().size(),
+               .ranks = mesh_.gradient_ranks(),
                .device = device,
                .graphs = false}) {
     diffusion::move_to(objective_, device);

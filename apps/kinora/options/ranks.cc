@@ -44,6 +44,11 @@ void add_sharing_options(CLI::App& command, pipelines::SamplingRanks& wanted) {
       .add_option("--sequence", wanted.sequence,
                   "Ranks that share the tokens of a sample; default: as suits")
       ->check(whole(1));
+  command
+      .add_option("--tensor", wanted.tensor,
+                  "Ranks that share the weights: each has some of the heads and of the MLP's "
+                  "columns of every block (1)")
+      ->check(whole(1));
   const std::vector<std::string> names(parallel::kSequenceSchemeNames.begin(),
                                        parallel::kSequenceSchemeNames.end());
   command

@@ -136,6 +136,17 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
       .recomputed_blocks = recompute_blocks() * num_blocks / config().transformer.depth,
       .overwrites_gradients = overwrites,
       .hook = hook()};
+  if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {
+    stack.ranks = {.rank = first.group().rank(),
+                   .size = first.group().size(),
+                   .sum = [group = first.group()](const at::Tensor& part) {
+                     const at::Tensor sum = part.contiguous();
+                     group.all_reduce(sum);
+                     if (!sum.is_same(part)) {
+                       at::Tensor(part).copy_(sum);
+                     }
+                   }};
+  }
   for (int64_t i = 0; i < num_blocks; ++i) {
     stack.block_buckets.push_back(block_bucket(i));
   }

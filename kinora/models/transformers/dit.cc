@@ -114,6 +114,9 @@ at::Tensor LabelEmbedder::forward(const at::Tensor& labels) const {
 Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island)
     : num_vectors_(num_vectors),
       linear(hidden, num_vectors * hidden, nn::Init::zero(), {.fp32_island = fp32_island}) {
+  if (!fp32_island) {  // a block's: a third of its weights
+    linear.set_cut({nn::Cut::Dim::kInputs, {{hidden, hidden}}, /*reads_whole=*/true});
+  }
   add_child("1", linear);
 }
 

@@ -86,6 +86,8 @@ HeadNorms::HeadNorms(const TransformerConfig& config) {
   if (config.qk_norm == ops::Switch::kOn) {
     q_norm.emplace(config.hidden / config.heads);
     k_norm.emplace(config.hidden / config.heads);
+    q_norm->weight.is_partial = true;
+    k_norm->weight.is_partial = true;
     add_child("q_norm", *q_norm);
     add_child("k_norm", *k_norm);
   }
@@ -116,19 +118,22 @@ ops::HeadRule HeadNorms::rule(const FastJoint& joint) const {
 }
 
 StreamAttention::StreamAttention(const TransformerConfig& config, bool ends)
-    : num_heads_(config.heads),
+    : head_size_(config.hidden / config.heads),
       qkv(config.hidden, 3 * config.hidden, xavier(config.hidden, 3 * config.hidden)),
       norms_(config) {
+  const nn::Stretch heads{config.hidden, config.heads};
+  qkv.set_cut({nn::Cut::Dim::kOutputs, {heads, heads, heads}});
   add_child("qkv", qkv);
   add_child("", norms_);
   if (!ends) {
-    add_child("proj",
-              proj.emplace(config.hidden, config.hidden, xavier(config.hidden, config.hidden)));
+    proj.emplace(config.hidden, config.hidden, xavier(config.hidden, config.hidden));
+    proj->set_cut({nn::Cut::Dim::kInputs, {heads}});
+    add_child("proj", *proj);
   }
 }
 
 at::Tensor StreamAttention::project(const at::Tensor& x) const {
-  return norms_.forward(qkv.forward(x).squeeze(1).unflatten(-1, {3, num_heads_, -1}));
+  return norms_.forward(qkv.forward(x).squeeze(1).unflatten(-1, {3, -1, head_size_}));
 }
 
 at::Tensor StreamAttention::finish(const at::Tensor& attended) const {
@@ -142,11 +147,11 @@ ops::JointAttentionBody::Part StreamAttention::part(const FastJoint& joint, int6
 ops::SelfAttentionBody StreamAttention::body(const FastJoint& joint) const {
   ops::SelfAttentionBody body{.qkv = qkv.weights(),
                               .proj = proj->weights(),
-                              .heads = num_heads_,
+                              .heads = num_heads(),
                               .length = joint.tokens.own_image,
                               .rule = norms_.rule({}, 0)};
   if (joint.tokens.sequence->divides_tokens()) {
-    body.attend = [tokens = joint.tokens, heads = num_heads_,
+    body.attend = [tokens = joint.tokens, heads = body.heads,
                    rule = body.rule](const at::Tensor& packed) {
       return attend_rows({ops::ruled_heads(*tokens.kernels, packed, heads, rule)}, heads,
                          tokens)[0];
@@ -224,8 +229,7 @@ std::vector<nn::Linear*> StreamBlock::linears() {
 }
 
 JointBlock::JointBlock(const TransformerConfig& config, int64_t number)
-    : num_heads_(config.heads),
-      context_block(config, {.ends = number + 1 == config.depth && config.parallel_depth == 0}),
+    : context_block(config, {.ends = number + 1 == config.depth && config.parallel_depth == 0}),
       x_block(config,
               {.has_second_attention = std::ranges::count(config.second_attention, number) > 0}) {
   add_child("context_block", context_block);
@@ -253,10 +257,11 @@ ops::Block JointBlock::fast(const FastJoint& joint) const {
     block.branches.push_back(*image.beside);
   }
   ops::JointAttentionBody attention{.parts = {image.attention, text.attention},
-                                    .heads = num_heads_,
+                                    .heads = x_block.num_heads(),
                                     .key_lengths = joint.key_lengths};
   if (joint.tokens.sequence->divides_tokens()) {
-    attention.attend = [tokens = joint.tokens, heads = num_heads_, of_image = image.attention.rule,
+    attention.attend = [tokens = joint.tokens, heads = attention.heads,
+                        of_image = image.attention.rule,
                         of_text = text.attention.rule](const std::array<at::Tensor, 2>& packed) {
       ops::BlockKernels& kernels = *tokens.kernels;
       const Tensors out = attend_rows({ops::ruled_heads(kernels, packed[0], heads, of_image),
@@ -286,15 +291,19 @@ std::vector<nn::Linear*> JointBlock::linears() {
 }
 
 ParallelBlock::ParallelBlock(const TransformerConfig& config)
-    : num_heads_(config.heads),
+    : head_size_(config.hidden / config.heads),
       modulation(config.hidden, kSeam, false),
       linear1(config.hidden, 3 * config.hidden + config.mlp_hidden(),
               xavier(config.hidden, 3 * config.hidden + config.mlp_hidden())),
       linear2(config.hidden + config.mlp_hidden(), config.hidden,
               xavier(config.hidden + config.mlp_hidden(), config.hidden)),
       norms_(config) {
-  linear1.set_parts(nn::Linear::Dim::kOutputs, {3 * config.hidden, config.mlp_hidden()});
-  linear2.set_parts(nn::Linear::Dim::kInputs, {config.hidden, config.mlp_hidden()});
+  linear1.set_parts(nn::Cut::Dim::kOutputs, {3 * config.hidden, config.mlp_hidden()});
+  linear2.set_parts(nn::Cut::Dim::kInputs, {config.hidden, config.mlp_hidden()});
+  const nn::Stretch heads{config.hidden, config.heads};
+  const nn::Stretch columns{config.mlp_hidden(), config.mlp_hidden()};
+  linear1.set_cut({nn::Cut::Dim::kOutputs, {heads, heads, heads, columns}});
+  linear2.set_cut({nn::Cut::Dim::kInputs, {heads, columns}});
   add_child("modulation", modulation);
   add_child("linear1", linear1);
   add_child("linear2", linear2);
@@ -304,10 +313,10 @@ ParallelBlock::ParallelBlock(const TransformerConfig& config)
 at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs) const {
   const JointTokens& tokens = inputs.tokens;
   const Tensors m = modulation.forward(inputs.condition);
-  const int64_t hidden = x.size(-1);
+  const int64_t hidden = x.size(-1) / linear1.group().size();
   const at::Tensor both = linear1.forward(modulated_norm(x, m[0], m[1]));
   const Tensors packed =
-      norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, num_heads_, -1}))
+      norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, -1, head_size_}))
           .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
   const at::Tensor mlp = at::gelu(both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden), "tanh");
   const at::Tensor attended = at::cat(attend(packed, tokens), 2);
@@ -318,15 +327,16 @@ ops::Block ParallelBlock::fast(const FastJoint& joint) const {
   const JointTokens& tokens = joint.tokens;
   const std::vector<ops::LinearWeights> first = linear1.parts();
   const std::vector<ops::LinearWeights> second = linear2.parts();
+  const int64_t num_heads = first[0].weight.size(0) / (3 * head_size_);
   ops::ParallelBody body{.attention = {.qkv = first[0],
                                        .proj = second[0],
-                                       .heads = num_heads_,
+                                       .heads = num_heads,
                                        .length = tokens.own_image + tokens.own_text,
                                        .rule = norms_.rule(joint),
                                        .key_lengths = joint.key_lengths},
                          .mlp = {.fc1 = first[1], .fc2 = second[1]}};
   if (tokens.sequence->divides_tokens()) {
-    body.attention.attend = [tokens, heads = num_heads_,
+    body.attention.attend = [tokens, heads = num_heads,
                              rule = body.attention.rule](const at::Tensor& packed) {
       const Tensors parts = ops::ruled_heads(*tokens.kernels, packed, heads, rule)
                                 .view({-1, tokens.own_image + tokens.own_text, packed.size(1)})

@@ -78,6 +78,8 @@ class StreamAttention : public nn::Module {
   /// attended: [B, 1, tokens, C].
   [[nodiscard]] at::Tensor finish(const at::Tensor& attended) const;
   [[nodiscard]] bool ends() const { return !proj.has_value(); }
+  /// Those that are here.
+  [[nodiscard]] int64_t num_heads() const { return qkv.weight.shape.front() / (3 * head_size_); }
 
   // For the fast path.
   [[nodiscard]] ops::JointAttentionBody::Part part(const FastJoint& joint, int64_t stream) const;
@@ -86,8 +88,8 @@ class StreamAttention : public nn::Module {
   [[nodiscard]] std::vector<nn::Linear*> linears();
 
  private:
-  int64_t num_heads_;
-  nn::Linear qkv;  // [3 C, C], rows (3, H, D) major
+  int64_t head_size_;  // D
+  nn::Linear qkv;      // [3 C, C], rows (3, H, D) major
   std::optional<nn::Linear> proj;
   HeadNorms norms_;
 };
@@ -109,6 +111,7 @@ class StreamBlock : public nn::Module {
   [[nodiscard]] at::Tensor finish(const at::Tensor& x, const std::vector<at::Tensor>& m,
                                   const at::Tensor& attended, const JointTokens& tokens) const;
   [[nodiscard]] bool ends() const { return attn.ends(); }
+  [[nodiscard]] int64_t num_heads() const { return attn.num_heads(); }
 
   // For the fast path.
   /// The vectors of its seams are numbered from `first_vector`.
@@ -147,7 +150,6 @@ class JointBlock : public nn::Module {
   [[nodiscard]] std::vector<nn::Linear*> linears();
 
  private:
-  int64_t num_heads_;
   StreamBlock context_block;
   StreamBlock x_block;
 };
@@ -167,7 +169,7 @@ class ParallelBlock : public nn::Module {
   [[nodiscard]] std::vector<nn::Linear*> linears() { return {&linear1, &linear2}; }
 
  private:
-  int64_t num_heads_;
+  int64_t head_size_;  // D
   Modulation modulation;
   nn::Linear linear1;  // [3 C + M, C]: parts qkv, fc1
   nn::Linear linear2;  // [C, C + M]: parts proj, fc2

@@ -30,7 +30,7 @@ at::Tensor KvCompression::attend(const nn::SelfAttention& attention, const at::T
                                  int64_t rows, int64_t columns) const {
   const std::vector<at::Tensor> parts = attention.qkv.forward(x).chunk(3, -1);  // [B, N, C]
   const auto heads = [&](const at::Tensor& all) {
-    return all.unflatten(-1, {attention.num_heads, -1});  // [B, N or N', H, D]
+    return all.unflatten(-1, {attention.num_heads(), -1});  // [B, N or N', H, D]
   };
   at::Tensor q = heads(parts[0]);
   at::Tensor k = heads(forward(parts[1], rows, columns));

@@ -135,7 +135,7 @@ void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::A
   for (const nn::NamedParameter& named : parameters) {
     const nn::Parameter& parameter = *named.parameter;
     if (parameter.init.kind == nn::Init::Kind::kZero) {
-      const at::Tensor values = at::empty(parameter.shape, at::kFloat);
+      const at::Tensor values = at::empty(parameter.whole_shape(), at::kFloat);
       ops::random_fill(values,
                        {.seed = kBenchmarkSeed,
                         .sample = random_name(named.path.c_str()),

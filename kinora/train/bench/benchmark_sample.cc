@@ -20,6 +20,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/random.h"
+#include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/bench/benchmark.h"
 
@@ -116,7 +117,8 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
       pipelines::share_ranks(options.ranks, world.size(), options.batch, guided);
   const parallel::Mesh mesh(world, shares.mesh());
   const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
-  inference::TrainedModel initial = inference::initial_model(config, device, kBenchmarkSeed);
+  inference::TrainedModel initial = inference::initial_model(
+      config, device, kBenchmarkSeed, {}, parallel::tensor_group(world, options.ranks.tensor));
   randomise_zeros(initial.model->named_parameters(), *initial.arena);
   const bool alone = config.sample.sampling.batch_invariant;
   const int64_t at_once = alone ? 1 : own.count;

@@ -183,7 +183,7 @@ class StepTimer::Impl {
                                       .pooled_dropout = config_.train.pooled_dropout,
                                       .model = config_.model,
                                       .frame_masks = config_.frame_masks,
-                                      .ranks = mesh_.world().size(),
+                                      .ranks = mesh_.gradient_ranks(),
                                       .device = device_,
                                       .graphs = graphs_});
     stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, nullptr, kBenchmarkSeed, device_);

@@ -14,7 +14,7 @@ namespace kinora::train {
 at::Tensor SeparateUlysses::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                    nn::Span span, int64_t tokens_a_frame,
                                    const at::Tensor& rotary) const {
-  parallel::check_heads("ulysses4", attention.num_heads, group().size());
+  parallel::check_heads("ulysses4", attention.num_heads(), group().size());
   std::vector<at::Tensor> parts =
       project(attention, x, tokens_a_frame, rotary).unbind(3);  // each [B, T, s, H, D]
   for (at::Tensor& part : parts) {

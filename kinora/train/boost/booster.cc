@@ -15,6 +15,7 @@
 #include "kinora/inference/setup.h"
 #include "kinora/optim/held_weights.h"
 #include "kinora/parallel/bucket_groups.h"
+#include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/train/boost/torch_module.h"
 #include "kinora/train/setup.h"
@@ -67,7 +68,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   check_possible(*model_, options, stage, mesh_);
   schedule_.validate();
   const at::Device device = inference::choose_device(options.device);
-  const bool groups = mesh_.world().size() > 1 && model_->tells_reads();
+  const bool groups = mesh_.gradient_ranks() > 1 && model_->tells_reads();
   const parallel::BucketGroups buckets =
       parallel::group_buckets(model_->buckets(), model_->module().named_parameters(),
                               groups ? options.plugin_config.bucket_mib << 20 : 0);
@@ -89,7 +90,8 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
                        .whole_gradients = !options.plugin_config.reduce_each_micro_batch},
           .held = {.format = options.frozen_weights,
                    .offload = options.frozen_offload,
-                   .buckets = model_->buckets()}});
+                   .buckets = model_->buckets()},
+          .tensor = mesh_.group(parallel::Axis::kTensor)});
   optimizer_ =
       std::make_unique<optim::Optimizer>(with_clipping(optimizer, options.grad_clip), *arena_,
                                          own_optimizer(options.optimizer_kernel, device));
@@ -97,7 +99,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
     optimizer_->leave_gradients();
   }
   ops::BucketHook hook;
-  if (mesh_.world().size() > 1) {
+  if (mesh_.gradient_ranks() > 1) {
     parallel_ = std::make_unique<parallel::DataParallel>(
         *arena_, mesh_.group(parallel::Axis::kReplicate),
         parallel::DataParallelOptions{
@@ -156,7 +158,7 @@ void Boosted::backward(const at::Tensor& loss) {
                "[booster] backward() needs a loss of one element");
   begin();
   begun_.reset();  // also after an error
-  end_pass(loss, 1.0 / static_cast<double>(num_passes_ * mesh_.world().size()));
+  end_pass(loss, 1.0 / static_cast<double>(num_passes_ * mesh_.gradient_ranks()));
   ++passes_;
 }
 
@@ -250,6 +252,9 @@ at::Tensor Boosted::end_step() {
   if (parallel_ != nullptr) {
     parallel_->add_over_samples(loss_);
   }
+  if (arena_->options().tensor.size() > 1) {
+    parallel::add_partial_gradients(*arena_);
+  }
   return loss_;
 }
 
@@ -269,16 +274,30 @@ void Boosted::refresh() {
 }
 
 std::string Boosted::describe_ranks() const {
-  if (parallel_ == nullptr) {
+  if (mesh_.world().size() == 1) {
     return {};
   }
   const optim::Sharding& sharding = arena_->options().sharding;
+  const parallel::MeshShape& shape = mesh_.shape();
   std::ostringstream text;
-  text << mesh_.data_ranks() << " ranks, each with its own samples; ";
-  if (mesh_.shape().sequence > 1) {
-    text.str("");
-    text << mesh_.data_ranks() << " groups of " << mesh_.shape().sequence
-         << " ranks, which divide each sample of their group; ";
+  const int64_t together = shape.sequence * shape.tensor;
+  if (together == 1) {
+    text << mesh_.data_ranks() << " ranks, each with its own samples; ";
+  } else {
+    text << mesh_.data_ranks() << (mesh_.data_ranks() == 1 ? " group of " : " groups of ")
+         << together << " ranks, which divide ";
+    if (shape.sequence > 1) {
+      text << "each sample of their group";
+      text << (shape.tensor > 1 ? " among " + std::to_string(shape.sequence) + " and " : "");
+    }
+    if (shape.tensor > 1) {
+      text << "heads and MLPs among " << shape.tensor;
+    }
+    text << "; ";
+  }
+  if (parallel_ == nullptr) {
+    text << "each keeps what it has";
+    return text.str();
   }
   if (!sharding.divides()) {
     text << "each keeps everything (DDP), in " << arena_->buckets().size() << " buckets";
@@ -307,6 +326,10 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& o
                "the ranks of a sequence would all compute the same, got ",
                mesh_.shape().sequence,
                ". Hint: leave sp_size out, and all ranks take other samples");
+  KINORA_CHECK(mesh_.shape().tensor == 1, kConfig,
+               "[booster] tp_size must be 1 for a torch::nn::Module, whose linears nobody divides, "
+               "got ",
+               mesh_.shape().tensor, ". Hint: leave tp_size out, and all ranks take other samples");
   return boost(torch_module(model), optimizer, schedule);
 }
 

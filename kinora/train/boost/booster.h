@@ -68,7 +68,7 @@ class Boosted {
 
   [[nodiscard]] optim::Arena& arena() const { return *arena_; }
   [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizer_; }
-  /// Null: this rank computes alone.
+  /// Null: no other rank has gradients of the same weights.
   [[nodiscard]] parallel::DataParallel* parallel() const { return parallel_.get(); }
 
   // The steps by which backward() and step() work, for who runs passes of his own (TrainingStep).
@@ -93,6 +93,8 @@ class Boosted {
   /// Brings what forward reads up to date, for use outside of passes. All ranks call it.
   void refresh();
 
+  /// Whether no other rank takes part in passes.
+  [[nodiscard]] bool is_alone() const { return mesh_.world().size() == 1; }
   /// Whether passes may be recorded in CUDA graphs: not with what ranks of several hosts exchange.
   [[nodiscard]] bool can_be_recorded() const {
     return parallel_ == nullptr || parallel_->can_be_recorded();

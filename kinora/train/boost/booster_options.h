@@ -21,6 +21,7 @@ struct PluginConfig {
   int64_t replicate = 1;  ///< groups of ranks that each divide the whole state
   int64_t shard = 0;      ///< ranks that divide it; 0: those that remain
   int64_t sp_size = 1;    ///< ranks that divide a sequence; of Kinora's own models alone
+  int64_t tp_size = 1;    ///< ranks that divide a model's linears; likewise
   parallel::SequenceScheme sequence_scheme = parallel::SequenceScheme::kAuto;
   /// Gradients travel and are summed in this type: fp32, or bf16 for half the bytes.
   Precision reduce_type = Precision::kFp32;
@@ -36,7 +37,8 @@ struct PluginConfig {
 
 /// What a Booster does to models.
 struct BoosterOptions {
-  std::string plugin = {};  ///< ddp, zero1, zero2 or zero3; empty: as plugin_config.zero_stage says
+  /// ddp, zero1, zero2 or zero3; empty or hybrid: as plugin_config says.
+  std::string plugin = {};
   PluginConfig plugin_config = {};
   /// Of the copies of the weights that forward reads; master, moments and averages are fp32.
   Precision precision = Precision::kBf16;

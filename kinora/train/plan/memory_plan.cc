@@ -194,7 +194,7 @@ class Planner {
     plan_.sharing = trainable.boosted().describe_ranks();
     plan_.peak = device::DryRun::peak_bytes() - start;
     const int64_t state = add_state(trainable.arena(), device::DryRun::live_bytes() - start);
-    take_steps(trainable, objective, mesh.world().size(), start, state);
+    take_steps(trainable, objective, mesh.gradient_ranks(), start, state);
     count_checkpoint(trainable.arena(), device::DryRun::live_bytes() - start);
     if (takes_tokens(config_) && !config_.text.encoder.empty()) {
       add_text_encoder();

@@ -9,6 +9,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/models/families.h"
+#include "kinora/parallel/tensor.h"
 #include "kinora/train/boost/booster_options.h"
 #include "kinora/train/plan/step_estimate.h"
 
@@ -21,6 +22,7 @@ struct Candidate {
   size_t recompute = 0;  // recompute_text()
   int64_t division = 1;  // of the samples of a rank: micro-batches
   int64_t sequence = 1;
+  int64_t tensor = 1;
   double offload = 0.0;
   RunConfig config;
   std::vector<std::string> overrides;
@@ -38,7 +40,7 @@ struct Candidate {
   /// Whether this one cannot fit if `other` does not.
   [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
     return stage <= other.stage && recompute <= other.recompute && division <= other.division &&
-           sequence <= other.sequence && offload <= other.offload;
+           sequence <= other.sequence && tensor <= other.tensor && offload <= other.offload;
   }
 };
 
@@ -46,6 +48,8 @@ constexpr size_t kQuarters =
     4;  // of the blocks, computed again whole where the others are by "mlp"
 constexpr size_t kRecomputes = 3 + kQuarters;
 constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
+/// Ranks of a model: those of a host, whose links are quick.
+constexpr int64_t kMostTensor = 8;
 constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
 
 /// Of what takes the most: the weights that are not trained, else the optimizer's state.
@@ -149,27 +153,39 @@ class Search {
   void add_all() {
     const int first = target_.ranks > 1 ? 0 : zero_stage(config_.plugin, config_.parallel);
     const int last = target_.ranks > 1 ? 3 : first;
-    for (int64_t sequence = 1; sequence <= target_.ranks; sequence *= 2) {
-      if (target_.ranks % sequence != 0 || (sequence > 1 && !config_.model.is_video())) {
+    const int64_t units = parallel::divisible(*models::make_model(config_.model)).units;
+    for (int64_t tensor = 1; tensor <= std::min(target_.ranks, kMostTensor); tensor *= 2) {
+      if (tensor > 1 && (units % tensor != 0 || units == 0)) {
         continue;
       }
-      for (int stage = first; stage <= last; ++stage) {
-        for (size_t recompute = 0; recompute < kRecomputes; ++recompute) {
-          for (const double offload : kOffload) {
-            add_divisions({.stage = stage,
-                           .recompute = recompute,
-                           .sequence = sequence,
-                           .offload = offload,
-                           .config = config_,
-                           .overrides = {}});
-          }
+      for (int64_t sequence = 1; sequence * tensor <= target_.ranks; sequence *= 2) {
+        if (target_.ranks % (sequence * tensor) != 0 ||
+            (sequence > 1 && !config_.model.is_video())) {
+          continue;
+        }
+        for (int stage = first; stage <= last; ++stage) {
+          add_settings({.stage = stage,
+                        .sequence = sequence,
+                        .tensor = tensor,
+                        .config = config_,
+                        .overrides = {}});
         }
       }
     }
   }
 
+  void add_settings(Candidate candidate) {
+    for (size_t recompute = 0; recompute < kRecomputes; ++recompute) {
+      for (const double offload : kOffload) {
+        candidate.recompute = recompute;
+        candidate.offload = offload;
+        add_divisions(candidate);
+      }
+    }
+  }
+
   void add_divisions(const Candidate& candidate) {
-    const int64_t data_ranks = target_.ranks / candidate.sequence;
+    const int64_t data_ranks = target_.ranks / (candidate.sequence * candidate.tensor);
     const bool is_other = candidate.offload != offload_of(config_);
     if (is_other && target_.device != c10::DeviceType::CUDA) {
       return;
@@ -203,6 +219,10 @@ class Search {
     if (config_.parallel.sp_size != candidate.sequence) {
       config.parallel.sp_size = candidate.sequence;
       set("parallel.sequence", std::to_string(candidate.sequence));
+    }
+    if (config_.parallel.tp_size != candidate.tensor) {
+      config.parallel.tp_size = candidate.tensor;
+      set("parallel.tensor", std::to_string(candidate.tensor));
     }
     const std::string recompute =
         recompute_text(candidate.recompute, models::shape_of(config_.model).blocks);

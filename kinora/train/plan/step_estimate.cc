@@ -12,6 +12,7 @@
 #include "kinora/optim/arena_layout.h"
 #include "kinora/optim/orthogonalise.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/parallel/tensor.h"
 
 namespace kinora::train {
 namespace {
@@ -87,6 +88,7 @@ StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
   for (const BucketCost& bucket : shares_) {
     parameters_ += bucket.gradient_bytes / kGradientBytes;
   }
+  divisible_share_ = parallel::divisible(*models::make_model(config.model)).share;
   if (config.optim.rule == kernels::UpdateRule::kMuon) {
     matrix_macs_ = optim::orthogonalise_macs(models::make_model(config.model)->named_parameters());
   }
@@ -99,6 +101,9 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
     return 0.0;
   }
   const parallel::MeshShape mesh = parallel::resolved(config.parallel.mesh(), ranks);
+  // What a rank has of the model, where ranks divide it.
+  const double part = 1.0 - divisible_share_ + divisible_share_ / static_cast<double>(mesh.tensor);
+  const double parameters = parameters_ * part;
   const int64_t data_ranks = mesh.replicate * mesh.shard;
   const int64_t micro_batch = config.micro_batch(data_ranks);
   const auto own_samples = static_cast<double>(micro_batch) / static_cast<double>(mesh.sequence);
@@ -112,7 +117,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   // A multiply-accumulate is two operations. Backward has as many as forward for gradients of
   // inputs, and again for those of weights, of which low-rank updates have next to none.
   const double parts = config.finetune.lora.any() ? 2.0 : 3.0;
-  const double forward_s = 2.0 * models::forward_macs(config.model) * own_samples / reached *
+  const double forward_s = 2.0 * part * models::forward_macs(config.model) * own_samples / reached *
                            (1.0 - fp8_share + fp8_share / kFp8Gain);
   const double micro_step_s = forward_s * (parts + 3.0 * (recompute_factor(config) - 1.0));
   // The gradient read and zeroed, weight, moments and averages read and written, fp32 unless the
@@ -131,8 +136,10 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double update_bytes =
       8.0 + direction_bytes + 2.0 * (moments + averages) + (has_masters ? 8.0 + 2.0 : 4.0);
   const double offload = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload : 0.0;
+  const int64_t same_part = ranks / mesh.tensor;
   const double owned =
-      parameters_ / static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? ranks : 1);
+      parameters /
+      static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? same_part : 1);
   const double far_bytes = owned * offload * (moments + averages + (has_masters ? 4.0 : 0.0));
   const double matrices_s =
       2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
@@ -145,7 +152,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double weight_bytes =
       format ? static_cast<double>(kernels::code_bytes(*format, kMany)) / kMany
              : static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
-  const double fetch_s = gpu_.host_bytes_per_s > 0.0 ? parameters_ * config.finetune.offload *
+  const double fetch_s = gpu_.host_bytes_per_s > 0.0 ? parameters * config.finetune.offload *
                                                            weight_bytes / gpu_.host_bytes_per_s
                                                      : 0.0;
   const double wait_s =
@@ -154,21 +161,22 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +
-                              (1.0 - offload) * update_bytes * parameters_ /
+                              (1.0 - offload) * update_bytes * parameters /
                                   (kBandwidthShare * gpu_.bytes_per_s)};
   for (BucketCost& bucket : costs.buckets) {
     bucket.forward_s *= micro_step_s;
     bucket.backward_s *= micro_step_s;
-    bucket.gradient_bytes *= config.parallel.reduce_type == Precision::kFp32 ? 1.0 : 0.5;
+    bucket.gradient_bytes *= config.parallel.reduce_type == Precision::kFp32 ? part : 0.5 * part;
+    bucket.weight_bytes *= part;
   }
   double step_s = costs.seconds();
   if (ranks > 1) {
     constexpr int64_t kGpusOfAHost = 8;
     constexpr double kLatency = 20e-6;
     constexpr double kAcross = 50e9;
-    const int64_t a_host = std::gcd(ranks, kGpusOfAHost);
+    const int64_t a_host = std::max<int64_t>(std::gcd(ranks, kGpusOfAHost) / mesh.tensor, 1);
     const Cluster cluster{.ranks_per_node = a_host,
-                          .nodes = ranks / a_host,
+                          .nodes = same_part / a_host,
                           .inside = {kLatency, gpu_.link_bytes_per_s},
                           .across = {kLatency, kAcross}};
     step_s = predict_step(costs, cluster,
@@ -178,6 +186,13 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
       // Ulysses (Jacobs et al. 2023): q, k, v and the output of each block change their division,
       // forward and backward.
       const double bytes = 8.0 * static_cast<double>(shape.blocks) * rows * width * 2.0;
+      step_s += static_cast<double>(costs.accumulation) * bytes / gpu_.link_bytes_per_s;
+    }
+    if (mesh.tensor > 1) {
+      // Two all-reduces of the residual stream a block forward, and two backward: by a ring.
+      const auto others = static_cast<double>(mesh.tensor - 1);
+      const double bytes = 4.0 * 2.0 * others / static_cast<double>(mesh.tensor) *
+                           static_cast<double>(shape.blocks) * rows * width * 2.0;
       step_s += static_cast<double>(costs.accumulation) * bytes / gpu_.link_bytes_per_s;
     }
   }

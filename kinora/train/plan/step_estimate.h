@@ -35,7 +35,8 @@ class StepEstimate {
   GpuFacts gpu_;
   std::vector<BucketCost> shares_;  // of a micro-step of one second
   double parameters_ = 0.0;
-  double matrix_macs_ = 0.0;  // of muon, a step
+  double divisible_share_ = 0.0;  // of them (parallel/tensor.h)
+  double matrix_macs_ = 0.0;      // of muon, a step
 };
 
 }  // namespace kinora::train

@@ -1,0 +1,281 @@
+// Training with the linears of every block divided among ranks, against one rank with the same
+// global batch, and its checkpoints in other layouts.
+#include <ATen/ops/equal.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kinora/checkpoint/agreement.h"
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/frozen.h"
+#include "kinora/checkpoint/model_weights.h"
+#include "kinora/checkpoint/writer.h"
+#include "tests/comm/ranks.h"
+#include "tests/data/files.h"
+#include "tests/error_of.h"
+#include "tests/train/tiny_run.h"
+
+namespace kinora::train {
+namespace tensor_ranks_test {
+
+constexpr double kRounding = 2e-5;  // of sums in another order
+
+/// Of images and captions.
+RunConfig tiny_captions(const std::string& architecture) {
+  const bool is_joint = architecture != "pixart";
+  RunConfig config = tiny();
+  config.model = {.architecture = architecture,
+                  .in_channels = 4,
+                  .height = 8,
+                  .width = 8,
+                  .learn_sigma = !is_joint,
+                  .time_scale = 1.0,
+                  .text_channels = 8,
+                  .text_tokens = 5,
+                  .pooled_channels = is_joint ? 6 : 0,
+                  .transformer = {.depth = 2, .hidden = 48, .heads = 4, .patch = 2}};
+  config.model.transformer.qk_norm = is_joint ? ops::Switch::kOn : ops::Switch::kOff;
+  config.model.transformer.parallel_depth = architecture == "flux" ? 2 : 0;
+  config.model = models::resolved(config.model);
+  config.model.num_classes = 1;
+  return config;
+}
+
+/// 4 heads, but of dit 2.
+RunConfig tiny_of(const std::string& architecture) {
+  if (architecture == "dit") {
+    return tiny();
+  }
+  if (architecture == "pixart" || architecture == "sd3" || architecture == "flux") {
+    return tiny_captions(architecture);
+  }
+  RunConfig config = tiny_video(architecture);
+  if (architecture == "stdit3") {
+    config.model.transformer.qk_norm = ops::Switch::kOn;
+  }
+  return config;
+}
+
+class FamiliesTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(FamiliesTest, DividedLinearsEqualOneRank) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+      RunConfig config = tiny_of(GetParam());
+      config.path = path;
+      const Outcome want = outcome_of(config, {});
+      config.parallel.tp_size = 2;
+      for (const std::string recompute : {"none", "block:2"}) {
+        SCOPED_TRACE(std::string(path == inference::Path::kFast ? "fast" : "plain") +
+                     ", recompute " + recompute);
+        config.train.recompute = recompute;
+        config.train.micro_batch = recompute == "none" ? 0 : 4;
+        expect_close(outcome_of(config, world), want, kRounding);
+      }
+    }
+  });
+}
+
+TEST_P(FamiliesTest, LowRankUpdatesEqualOneRank) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+      RunConfig config = tiny_of(GetParam());
+      config.path = path;
+      config.finetune.lora.targets = {"*blocks.*"};
+      config.finetune.lora.rank = 3;
+      const Outcome want = outcome_of(config, {});
+      config.parallel.tp_size = 2;
+      SCOPED_TRACE(path == inference::Path::kFast ? "fast" : "plain");
+      expect_close(outcome_of(config, world), want, kRounding);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamiliesTest,
+                         testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
+                                         "vdit", "sd3", "flux"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(TensorRanksTest, WithEveryStageEqualsOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+      RunConfig config = tiny_of("stdit3");
+      config.path = path;
+      const Outcome want = outcome_of(config, {});
+      ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
+      config.parallel.tp_size = 2;
+      for (const int64_t stage : {0, 1, 2, 3}) {
+        for (const int64_t micro_batch : {0, 2}) {
+          SCOPED_TRACE("path " + std::to_string(static_cast<int>(path)) + ", stage " +
+                       std::to_string(stage) + ", micro-batch " + std::to_string(micro_batch));
+          config.parallel.zero_stage = stage;
+          config.train.micro_batch = micro_batch;
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+      }
+      config.parallel = {.replicate = 2, .tp_size = 2};
+      expect_close(outcome_of(config, world), want, kRounding);
+      config.parallel = {.tp_size = 4};
+      expect_close(outcome_of(config, world), want, kRounding);
+    }
+  });
+}
+
+TEST(TensorRanksTest, WithDividedTokensEqualsOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    using Scheme = parallel::SequenceScheme;
+    for (const std::string architecture : {"stdit3", "flux"}) {
+      for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+        RunConfig config = tiny_of(architecture);
+        config.path = path;
+        const Outcome want = outcome_of(config, {});
+        config.parallel.tp_size = 2;
+        config.parallel.sp_size = 2;
+        for (const Scheme scheme : {Scheme::kUlysses, Scheme::kRing, Scheme::kDsp}) {
+          if (architecture == "flux" && scheme != Scheme::kUlysses) {
+            continue;
+          }
+          SCOPED_TRACE(architecture + ", " + std::string(parallel::to_string(scheme)));
+          config.parallel.sequence_scheme = scheme;
+          config.parallel.zero_stage = scheme == Scheme::kDsp ? 2 : 0;
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+      }
+    }
+  });
+}
+
+TEST(TensorRanksTest, RulesByElementsEqualOneRank) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    for (const auto rule : {kernels::UpdateRule::kSgd, kernels::UpdateRule::kScheduleFree}) {
+      RunConfig config = tiny();
+      config.optim.rule = rule;
+      const Outcome want = outcome_of(config, {});
+      config.parallel.tp_size = 2;
+      SCOPED_TRACE(optim::to_string(rule));
+      expect_close(outcome_of(config, world), want, kRounding);
+    }
+  });
+}
+
+TEST(TensorRanksTest, StartAsOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    RunConfig config = tiny_of("flux");
+    TinyRun alone(config, {});
+    config.parallel.tp_size = 2;
+    config.parallel.zero_stage = 1;
+    TinyRun run(config, world);
+    EXPECT_TRUE(at::equal(run.all(optim::Role::master()), alone.all(optim::Role::master())));
+    EXPECT_LT(run.trainable.arena().bytes(optim::Role::grad()),
+              alone.trainable.arena().bytes(optim::Role::grad()));
+    EXPECT_EQ(run.trainable.arena().num_elements(), alone.trainable.arena().num_elements());
+  });
+}
+
+/// A layout of the ranks of a run.
+struct Layout {
+  int64_t tensor;
+  int64_t sequence;
+  int64_t stage;
+};
+
+RunConfig in_layout(RunConfig config, const Layout& layout) {
+  config.parallel.tp_size = layout.tensor;
+  config.parallel.sp_size = layout.sequence;
+  config.parallel.zero_stage = layout.stage;
+  config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
+  return config;
+}
+
+TEST(TensorRanksTest, CheckpointsGoOnInAnyLayout) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    const data::TemporaryFolder own_folder;
+    const std::filesystem::path folder =
+        checkpoint::gather_texts(world, own_folder.path().string()).front();
+    for (const bool is_tuned : {false, true}) {
+      RunConfig config = tiny_of("stdit3");
+      if (is_tuned) {
+        config.finetune.lora.targets = {"*blocks.*"};
+      }
+      for (const Layout& from : {Layout{2, 1, 2}, Layout{4, 1, 0}, Layout{1, 2, 1}}) {
+        const auto own = folder / (std::to_string(from.tensor) + (is_tuned ? "t" : "f"));
+        if (world.rank() == 0) {
+          std::filesystem::create_directories(own);
+        }
+        world.barrier();
+        Outcome ignored;
+        if (is_tuned && from.sequence > 1) {
+          continue;  // LoRA has none
+        }
+        TinyRun run(in_layout(config, from), world);
+        run.step(&ignored);
+        run.step(&ignored);
+        checkpoint::TrainingState state;
+        state.step = 2;
+        state.optimizer = run.trainable.optimizer().state();
+        state.frozen = checkpoint::frozen_of(run.trainable.arena());
+        const auto path = checkpoint::save(own, run.trainable.arena(), state, world);
+        for (const Layout& to : {Layout{1, 1, 3}, Layout{2, 2, 0}, Layout{4, 1, 0}}) {
+          SCOPED_TRACE("from " + std::to_string(from.tensor) + " to " + std::to_string(to.tensor) +
+                       (is_tuned ? ", tuned" : ""));
+          if (is_tuned && to.sequence > 1) {
+            continue;
+          }
+          TinyRun next(in_layout(config, to), world);
+          (void)checkpoint::load(path, next.trainable.arena(), world);
+          for (const optim::Role role : run.trainable.arena().state_roles()) {
+            const auto all = [role](TinyRun& of) {
+              std::vector<at::Tensor> values;
+              for (const auto& [name, parameter] : of.trainable.model().named_parameters()) {
+                if (!parameter->frozen) {
+                  values.push_back(of.trainable.arena().export_parameter(name, role).flatten());
+                }
+              }
+              return at::cat(values);
+            };
+            EXPECT_TRUE(at::equal(all(next), all(run))) << optim::to_string(role);
+          }
+          EXPECT_TRUE(at::equal(next.all(optim::Role::compute()), run.all(optim::Role::compute())));
+        }
+        // Whole, as one rank reads it without a layout.
+        TinyRun alone(config, {});
+        const checkpoint::LateTensors whole =
+            checkpoint::checkpoint_weights(path, alone.trainable.model(), optim::Role::master());
+        for (const auto& [name, parameter] : alone.trainable.model().named_parameters()) {
+          const at::Tensor want =
+              run.trainable.arena().export_parameter(name, optim::Role::master());
+          EXPECT_TRUE(at::equal(whole.at(name).read_all().to(at::kFloat), want)) << name;
+        }
+      }
+    }
+    world.barrier();  // rank 0's folder is removed now
+  });
+}
+
+TEST(TensorRanksTest, NumbersThatDoNotDivideAreNamed) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    RunConfig config = tiny();
+    config.parallel.tp_size = 4;
+    const auto message = [&] {
+      return error_of(ErrorKind::kConfig, [&] { TinyRun run(config, world); });
+    };
+    EXPECT_THAT(message(), testing::HasSubstr("parallel.tensor is 4, which does not divide the "
+                                              "heads and the MLP's width of this model. Hint: 1 "
+                                              "or 2 do"));
+    config.parallel.tp_size = 2;
+    config.optim.rule = kernels::UpdateRule::kMuon;
+    EXPECT_THAT(message(), testing::HasSubstr("muon needs whole parameters"));
+    config.optim.rule = kernels::UpdateRule::kAdamW;
+    config.finetune.lora.targets = {"blocks.*"};
+    config.finetune.lora.dora = true;
+    EXPECT_THAT(message(), testing::HasSubstr("the linears of LoRA alone"));
+    config = tiny_unet();
+    config.parallel.tp_size = 2;
+    EXPECT_THAT(message(), testing::HasSubstr("no linear of this model can be divided"));
+  });
+}
+
+}  // namespace tensor_ranks_test
+}  // namespace kinora::train
