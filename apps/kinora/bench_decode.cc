@@ -7,6 +7,7 @@
 
 #include "apps/kinora/commands.h"
 #include "apps/kinora/options/choices.h"
+#include "apps/kinora/ranks.h"
 #include "kinora/core/build_info.h"
 #include "kinora/core/text.h"
 #include "kinora/train/bench/benchmark_decode.h"
@@ -30,11 +31,22 @@ std::string name_of(Precision precision) {
 int run(const BenchDecodeArguments& arguments) {
   train::DecodeBenchmarkOptions options = arguments.options;
   options.memory_budget = static_cast<int64_t>(arguments.memory_gib * kGiB);
-  const train::DecodeBenchmark result = train::benchmark_decode(options);
+  const std::optional<comm::World> world = own_rank(arguments.ranks);
+  if (!world) {
+    return launch(arguments.ranks, options.device);
+  }
+  train::DecodeBenchmark result;
+  on_rank(*world, options.device, [&](const comm::Group& group, at::Device /*device*/) {
+    result = train::benchmark_decode(options, group);
+  });
+  if (world->rank > 0) {
+    return 0;
+  }
   if (arguments.json) {
     Json json;
     json["kinora"] = build_info().commit;
     json["device"] = result.device;
+    json["ranks"] = world->size;
     json["work"] = options.encode ? "encode" : "decode";
     json["weights"] = name_of(options.precision);
     json["batch"] = options.batch;

@@ -492,10 +492,14 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   std::optional<VerdictLog> verdicts;
   const StopSignal stop;
   Progress progress(count, recipe.model.is_video() ? "clips" : "images", before);
+  bool leads = true;  // of those who draw each sample together
   pipelines::DrawEvents events{.done = [&](int64_t first, const at::Tensor& samples) {
     const at::Tensor shown =
         decoder == nullptr ? samples
                            : pipelines::decode_latents(*decoder, samples, trained.device, alone);
+    if (!leads) {
+      return;
+    }
     if (judge) {
       if (!verdicts) {
         verdicts.emplace(arguments.out, world.rank());
@@ -513,6 +517,15 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   if (speaks && arguments.preview > 0) {
     previews.emplace(arguments, recipe, decoder.get(), trained.device);
     events.preview = [&](const pipelines::DrawPreview& now) { previews->show(now); };
+  }
+  // So many that the layers' neighbours have what they see of a rank's.
+  constexpr int64_t kRowsARank = 4;
+  if (decoder != nullptr && arguments.preview == 0) {
+    events.shared = [&](const comm::Group& ranks) {
+      leads = ranks.rank() == 0;
+      const bool divides = recipe.model.height >= kRowsARank * ranks.size();
+      decoder->use_ranks(divides ? ranks : comm::Group());
+    };
   }
   events.stops = [&stop] { return stop.requested(); };
   if (speaks) {

@@ -362,7 +362,7 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
     return conditions_of(own.first + first, size);
   };
   pipelines::DrawEvents heard{.done = [&](int64_t first, const at::Tensor& samples) {
-    if (!pipelines::leads_group(mesh)) {
+    if (!events.shared && !pipelines::leads_group(mesh)) {
       return;
     }
     // Requests of other sizes may lie between those of this one.
@@ -374,6 +374,9 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
       }
     }
   }};
+  if (events.shared) {
+    events.shared(mesh.sample_group());
+  }
   if (events.progress) {
     heard.progress = [&](pipelines::DrawProgress progress) {
       progress.first = number_of(progress.first);

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -60,21 +61,46 @@ int64_t peak_of(const BandStage& stage, int64_t bands, bool on_host, bool with_g
 }  // namespace
 
 Bands::Bands(const at::Tensor& x, const BandPlan& plan) : plan_(plan), device_(x.device()) {
-  const std::vector<int64_t> begins = borders(x.size(kRowsDim));
-  for (size_t i = 0; i + 1 < begins.size(); ++i) {
-    add(begins.size() == 2 ? x : x.narrow(kRowsDim, begins[i], begins[i + 1] - begins[i]).clone());
+  const int64_t rows = x.size(kRowsDim);
+  units_ = units_of(rows);
+  KINORA_CHECK(units_ >= plan_.ranks.size(), kConfig, "[autoencoder] ", plan_.ranks.size(),
+               " ranks cannot divide ", units_, " rows of latents. Hint: fewer ranks");
+  borders_ = borders(units_);
+  const int64_t unit = rows / units_;
+  for (size_t i = 0; i + 1 < borders_.size(); ++i) {
+    const int64_t begin = borders_[i] * unit;
+    const int64_t length = borders_[i + 1] * unit - begin;
+    add(length == rows ? x : x.narrow(kRowsDim, begin, length).clone());
   }
 }
 
-std::vector<int64_t> Bands::borders(int64_t rows) const {
+int64_t Bands::units_of(int64_t rows) const {
   const BandPlan::Stage& stage = plan_.stages[stage_];
   const int64_t units = stage.units > 0 ? stage.units : rows;
   KINORA_CHECK(units > 0 && rows % units == 0, kInternal, "[bands] rows must be a multiple of ",
                units, ", got ", rows);
-  const int64_t count = std::min(stage.bands, units);
+  return units;
+}
+
+int64_t Bands::rank_border(int64_t rank, int64_t units) const {
+  if (!is_divided()) {
+    return rank * units;
+  }
+  // Of the stage with the fewest: a rank has the same rows in all stages.
+  int64_t least = units;
+  for (const BandPlan::Stage& stage : plan_.stages) {
+    least = stage.units > 0 ? std::min(least, stage.units) : least;
+  }
+  return least * rank / plan_.ranks.size() * (units / least);
+}
+
+std::vector<int64_t> Bands::borders(int64_t units) const {
+  const int64_t first = rank_border(plan_.ranks.rank(), units);
+  const int64_t own = rank_border(plan_.ranks.rank() + 1, units) - first;
+  const int64_t count = std::min(plan_.stages[stage_].bands, own);
   std::vector<int64_t> begins;
   for (int64_t i = 0; i <= count; ++i) {
-    begins.push_back(units * i / count * (rows / units));
+    begins.push_back(first + own * i / count);
   }
   return begins;
 }
@@ -83,7 +109,15 @@ Bands Bands::next_stage() && {
   ++stage_;
   KINORA_CHECK(stage_ < plan_.stages.size(), kInternal, "[bands] the plan has ",
                plan_.stages.size(), " stages");
-  const std::vector<int64_t> begins = borders(num_rows());
+  const int64_t rows_of_all = num_rows();
+  const int64_t units = units_of(rows_of_all);
+  const std::vector<int64_t> cuts = borders(units);
+  std::vector<int64_t> begins;
+  for (const int64_t border : cuts) {
+    begins.push_back(border * (rows_of_all / units));
+  }
+  units_ = units;
+  borders_ = cuts;
   if (begins == begins_) {
     return std::move(*this);
   }
@@ -113,11 +147,18 @@ Bands Bands::like() const {
   empty.plan_ = plan_;
   empty.stage_ = stage_;
   empty.device_ = device_;
+  empty.units_ = units_;
+  empty.borders_ = borders_;
   return empty;
 }
 
 void Bands::add(const at::Tensor& band) {
-  begins_.push_back(begins_.back() + band.size(kRowsDim));
+  const size_t i = bands_.size();
+  const int64_t rows = band.size(kRowsDim);
+  if (i == 0) {  // every unit has as many rows
+    begins_.push_back(borders_[0] * rows / (borders_[1] - borders_[0]));
+  }
+  begins_.push_back(begins_.back() + rows);
   sizes_ = band.sizes().vec();
   bands_.push_back(plan_.on_host ? to_host(band) : band);
 }
@@ -129,8 +170,79 @@ bool Bands::may_overwrite() const {
          });
 }
 
+int64_t Bands::num_rows() const {
+  return units_ * (begins_.back() - begins_.front()) / (borders_.back() - borders_.front());
+}
+
+at::Tensor Bands::over_ranks(const at::Tensor& sum) const {
+  if (!is_divided()) {
+    return sum;
+  }
+  // As bytes: sums of norms are fp64, which groups do not add.
+  const at::Tensor own = sum.contiguous().flatten();
+  const at::Tensor all = at::empty({plan_.ranks.size(), own.numel()}, own.options());
+  plan_.ranks.all_gather(all.view(at::kByte), own.view(at::kByte));
+  return all.sum(0).view(sum.sizes());
+}
+
+void Bands::meet(std::array<int64_t, 2> halo) const {
+  met_ = {};
+  const comm::Group& ranks = plan_.ranks;
+  if (ranks.size() == 1) {
+    return;
+  }
+  const int64_t own = begins_.back() - begins_.front();
+  // From whom rows come, around a ring whose ends do not meet, and which of the own ones go on.
+  const auto passed = [&](int64_t count, int64_t first, int64_t from, int64_t to) {
+    const at::Tensor sent = rows(first, first + count).contiguous();
+    at::Tensor got = at::empty_like(sent);
+    ranks.exchange(got, from, sent, to);
+    return got;
+  };
+  KINORA_CHECK(std::max(halo[0], halo[1]) <= own, kConfig, "[autoencoder] a rank has ", own,
+               " rows of a layer, of which those next to it see ", std::max(halo[0], halo[1]),
+               ". Hint: fewer ranks");
+  const int64_t above = (ranks.rank() + ranks.size() - 1) % ranks.size();
+  const int64_t below = (ranks.rank() + 1) % ranks.size();
+  std::array<at::Tensor, 2> met;
+  if (halo[0] > 0) {
+    met[0] = passed(halo[0], begins_.back() - halo[0], above, below);
+  }
+  if (halo[1] > 0) {
+    met[1] = passed(halo[1], begins_.front(), below, above);
+  }
+  met_ = {ranks.rank() > 0 ? met[0] : at::Tensor(),
+          ranks.rank() + 1 < ranks.size() ? met[1] : at::Tensor()};
+}
+
+at::Tensor Bands::joined() const {
+  const comm::Group& ranks = plan_.ranks;
+  const at::Tensor own = rows(begins_.front(), begins_.back());
+  if (ranks.size() == 1) {
+    return own;
+  }
+  const int64_t unit = own.size(kRowsDim) / (borders_.back() - borders_.front());
+  std::vector<int64_t> counts;  // ranks have a unit more or less
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    counts.push_back((rank_border(rank + 1, units_) - rank_border(rank, units_)) * unit);
+  }
+  const int64_t most = *std::ranges::max_element(counts);
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape[shape.size() - 2] = most;
+  const at::Tensor padded = at::empty(shape, own.options());
+  padded.narrow(kRowsDim, 0, own.size(kRowsDim)).copy_(own);
+  shape.insert(shape.begin(), ranks.size());
+  const at::Tensor all = at::empty(shape, own.options());
+  ranks.all_gather(all, padded);
+  std::vector<at::Tensor> parts;
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    parts.push_back(all[rank].narrow(kRowsDim, 0, counts[static_cast<size_t>(rank)]));
+  }
+  return at::cat(parts, kRowsDim);
+}
+
 int64_t Bands::group_elements(int64_t groups) const {
-  int64_t elements = begins_.back();
+  int64_t elements = num_rows();
   for (size_t dim = 1; dim < sizes_.size(); ++dim) {
     elements *= dim == sizes_.size() - 2 ? 1 : sizes_[dim];
   }
@@ -138,39 +250,54 @@ int64_t Bands::group_elements(int64_t groups) const {
 }
 
 at::Tensor Bands::rows(int64_t from, int64_t to) const {
-  size_t first = 0;
-  while (end(first) <= from) {
-    ++first;
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  const auto take = [&](const at::Tensor& part, int64_t part_begin) {
+    if (part.defined() && part_begin < to && part_begin + part.size(kRowsDim) > from) {
+      begin = parts.empty() ? part_begin : begin;
+      parts.push_back(part);
+    }
+  };
+  if (met_[0].defined()) {
+    take(met_[0], begins_.front() - met_[0].size(kRowsDim));
   }
-  size_t last = first;
-  while (end(last) < to) {
-    ++last;
+  for (size_t i = 0; i < size(); ++i) {
+    take(bands_[i], begins_[i]);
   }
-  return gathered({bands_.begin() + static_cast<std::ptrdiff_t>(first),
-                   bands_.begin() + static_cast<std::ptrdiff_t>(last) + 1},
-                  begin(first), from, to, device_);
+  take(met_[1], begins_.back());
+  return gathered(parts, begin, from, to, device_);
 }
 
 at::Tensor Bands::computed(size_t i, std::array<int64_t, 2> halo, const Layer& layer,
                            const std::vector<at::Tensor>& also) const {
+  if (i == 0 && halo[0] + halo[1] > 0) {
+    meet(halo);
+  }
   const int64_t from = std::max<int64_t>(0, begin(i) - halo[0]);
-  const int64_t to = std::min(begins_.back(), end(i) + halo[1]);
+  const int64_t to = std::min(num_rows(), end(i) + halo[1]);
   size_t first = i;
-  while (begin(first) > from) {
+  while (first > 0 && begin(first) > from) {
     --first;
   }
   size_t last = i;
-  while (end(last) < to) {
+  while (last + 1 < size() && end(last) < to) {
     ++last;
   }
   // What is kept for backward are the bands themselves, not copies of rows.
   std::vector<at::Tensor> inputs(bands_.begin() + static_cast<std::ptrdiff_t>(first),
                                  bands_.begin() + static_cast<std::ptrdiff_t>(last) + 1);
+  int64_t start = begin(first);
+  if (from < begins_.front()) {
+    inputs.insert(inputs.begin(), met_[0]);
+    start -= met_[0].size(kRowsDim);
+  }
+  if (to > begins_.back()) {
+    inputs.push_back(met_[1]);
+  }
   const size_t parts = inputs.size();
   inputs.insert(inputs.end(), also.begin(), also.end());
   const std::array<int64_t, 2> missing = {from - (begin(i) - halo[0]), end(i) + halo[1] - to};
-  const auto body = [=, device = device_,
-                     start = begin(first)](const std::vector<at::Tensor>& values) {
+  const auto body = [=, device = device_](const std::vector<at::Tensor>& values) {
     const auto others = values.begin() + static_cast<std::ptrdiff_t>(parts);
     std::vector<at::Tensor> rest;
     for (auto value = others; value != values.end(); ++value) {
@@ -199,15 +326,15 @@ Bands over_bands(Bands x, std::array<int64_t, 2> halo, const Bands::Layer& layer
 }
 
 Bands over_whole(const Bands& x, const std::function<at::Tensor(const at::Tensor&)>& layer) {
-  const at::Tensor made = x.computed(  // rows far around the first band are all
-      0, {0, x.num_rows()},
-      [layer](const Rows& rows, const auto& /*also*/) { return layer(rows.x); });
+  const at::Tensor made =
+      x.is_divided() ? layer(x.joined())
+                     : x.computed(  // rows far around the first band are all
+                           0, {0, x.num_rows()}, [layer](const Rows& rows, const auto& /*also*/) {
+                             return layer(rows.x);
+                           });
   Bands result = x.like();
-  int64_t begin = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    const int64_t rows = x[i].size(kRowsDim);
-    result.add(made.narrow(kRowsDim, begin, rows));
-    begin += rows;
+    result.add(made.narrow(kRowsDim, x.begin(i), x.end(i) - x.begin(i)));
   }
   return result;
 }
@@ -219,19 +346,53 @@ at::Tensor band_sums(const Bands& x, const GroupNorm& norm) {
         i, {0, 0}, [&norm](const Rows& rows, const auto& /*also*/) { return norm.sums(rows.x); });
     sums = sums.defined() ? sums + part : part;
   }
-  return sums;
+  return x.over_ranks(sums);
 }
 
-bool fits_whole(const BandStage& stage, int64_t budget) {
-  return budget == 0 || peak_of(stage, 1, /*on_host=*/false, /*with_gradients=*/false) <= budget;
+namespace {
+
+/// What one of so many ranks has of it, at most. What computes all at once does so on each.
+BandStage part_of(BandStage stage, int64_t ranks) {
+  const int64_t units = (stage.units + ranks - 1) / ranks;
+  if (units == stage.units) {
+    return stage;
+  }
+  for (BandNeed& need : stage.needs) {
+    need.stored = need.stored / stage.units * units;
+    if (need.rows >= stage.units) {
+      const int64_t rows = need.rows / stage.units * units;
+      need.work = need.work / need.rows * rows;
+      need.gathered_work = need.gathered_work / need.rows * rows;
+      need.rows = rows;
+    }
+  }
+  stage.units = units;
+  return stage;
 }
 
-BandPlan plan_bands(const std::vector<BandStage>& stages, int64_t budget, bool with_gradients) {
+}  // namespace
+
+bool fits_whole(const BandStage& stage, const BandLimits& limits) {
+  return limits.bytes == 0 || peak_of(part_of(stage, limits.ranks.size()), 1, /*on_host=*/false,
+                                      /*with_gradients=*/false) <= limits.bytes;
+}
+
+BandPlan plan_bands(const std::vector<BandStage>& whole, const BandLimits& limits,
+                    bool with_gradients) {
+  KINORA_CHECK(limits.ranks.size() == 1 || !with_gradients, kConfig,
+               "[autoencoder] ranks divide rows without gradients only, got ", limits.ranks.size(),
+               " of them. Hint: one rank, or a budget of memory");
+  const int64_t budget = limits.bytes;
+  std::vector<BandStage> stages;
+  for (const BandStage& stage : whole) {
+    stages.push_back(part_of(stage, limits.ranks.size()));
+  }
   BandPlan plan;
+  plan.ranks = limits.ranks;
   plan.stages.clear();
   int64_t kept = 0;
   for (const BandStage& stage : stages) {
-    plan.stages.push_back({.bands = 1, .units = stage.units});
+    plan.stages.push_back({.bands = 1, .units = whole[plan.stages.size()].units});
     for (const BandNeed& need : stage.needs) {
       kept += with_gradients ? need.kept : 0;
     }

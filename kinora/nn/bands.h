@@ -8,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/nn/group_norm.h"
 
 /// Convolutional networks computed band by band, exactly: an activation [B, C, (T,) H, W] is cut
@@ -15,7 +16,17 @@
 /// sees. What needs all places (statistics of norms, sums of linear attention) is summed over bands
 /// first. A layer can keep only its input for backward, and without gradients an activation is
 /// freed while it is read.
+///
+/// Ranks can divide the rows: each has the bands of some neighbouring units, layers ask the ranks
+/// next to it for the rows around these, and sums go over all of them.
 namespace kinora::nn {
+
+/// What a network may take.
+struct BandLimits {
+  int64_t bytes = 0;  ///< of activations at once, on each rank; 0: no limit
+  /// Those that divide the rows, without gradients. All of them make the same calls.
+  comm::Group ranks = {};
+};
 
 /// How activations are cut and kept.
 struct BandPlan {
@@ -27,6 +38,7 @@ struct BandPlan {
   std::vector<Stage> stages = {{}};
   bool recompute = false;  ///< backward computes layers again from their inputs
   bool on_host = false;    ///< between layers bands lie in (pinned) host memory
+  comm::Group ranks = {};  ///< BandLimits::ranks; `bands` are those of one
 };
 
 /// Rows that a layer computes from: a band and those next to it.
@@ -36,11 +48,11 @@ struct Rows {
   std::array<int64_t, 2> missing = {0, 0};
 };
 
-/// An activation in bands, from top to bottom.
+/// An activation in bands, from top to bottom: those of this rank.
 class Bands {
  public:
-  /// Cuts x [B, C, (T,) H, W] as the plan's first stage has it; into fewer bands where it has not
-  /// so many units.
+  /// Cuts x [B, C, (T,) H, W], the whole, as the plan's first stage has it; into fewer bands where
+  /// it has not so many units. kConfig where ranks have none.
   Bands(const at::Tensor& x, const BandPlan& plan);
 
   /// The same cut as the plan's next stage has it; each band is freed once it is in new ones.
@@ -51,7 +63,10 @@ class Bands {
   void add(const at::Tensor& band);
 
   [[nodiscard]] size_t size() const { return bands_.size(); }
-  [[nodiscard]] int64_t num_rows() const { return begins_.back(); }
+  /// Whether ranks divide the rows.
+  [[nodiscard]] bool is_divided() const { return plan_.ranks.size() > 1; }
+  /// Of the whole.
+  [[nodiscard]] int64_t num_rows() const;
   /// Whether a layer may overwrite it: its bands lie in the device's memory, nobody else holds
   /// them, and no gradients are wanted.
   [[nodiscard]] bool may_overwrite() const;
@@ -59,11 +74,17 @@ class Bands {
   [[nodiscard]] const at::Tensor& operator[](size_t i) const { return bands_[i]; }
   /// Elements of the whole that one group of a norm has.
   [[nodiscard]] int64_t group_elements(int64_t groups) const;
-  /// Rows [from, to) of the whole, on the computing device.
+  /// Rows [from, to) of the whole, on the computing device: of the own bands, and of what meet()
+  /// has fetched.
   [[nodiscard]] at::Tensor rows(int64_t from, int64_t to) const;
-  /// The whole, on the computing device.
-  [[nodiscard]] at::Tensor joined() const { return rows(0, num_rows()); }
-  /// Where band i begins and ends.
+  /// The whole, on the computing device. All ranks call it.
+  [[nodiscard]] at::Tensor joined() const;
+  /// The sum over ranks of what each has made of its bands.
+  [[nodiscard]] at::Tensor over_ranks(const at::Tensor& sum) const;
+  /// Fetches so many rows above and below the own bands from the ranks that have them, in place of
+  /// what was fetched before. All ranks call it. kConfig where these have fewer.
+  void meet(std::array<int64_t, 2> halo) const;
+  /// Where band i begins and ends, in rows of the whole.
   [[nodiscard]] int64_t begin(size_t i) const { return begins_[i]; }
   [[nodiscard]] int64_t end(size_t i) const { return begins_[i + 1]; }
 
@@ -71,7 +92,8 @@ class Bands {
   using Layer = std::function<at::Tensor(const Rows& rows, const std::vector<at::Tensor>& also)>;
 
   /// What `layer` makes of band i and the rows around it, `halo` above and below. `also`: whatever
-  /// else it reads with gradients, moved to the computing device.
+  /// else it reads with gradients, moved to the computing device. Of band 0 it calls meet(): layers
+  /// go over all bands with one halo.
   [[nodiscard]] at::Tensor computed(size_t i, std::array<int64_t, 2> halo, const Layer& layer,
                                     const std::vector<at::Tensor>& also = {}) const;
 
@@ -80,15 +102,23 @@ class Bands {
 
  private:
   Bands() = default;
-  /// Where the bands of the present stage begin; at last the end.
-  [[nodiscard]] std::vector<int64_t> borders(int64_t rows) const;
+  /// Where a rank's units begin, of a whole of so many.
+  [[nodiscard]] int64_t rank_border(int64_t rank, int64_t units) const;
+  /// Where the bands of the present stage begin, in units of the whole; at last the end.
+  [[nodiscard]] std::vector<int64_t> borders(int64_t units) const;
+  /// Units of a whole of so many rows.
+  [[nodiscard]] int64_t units_of(int64_t rows) const;
 
   BandPlan plan_;
   size_t stage_ = 0;
   c10::Device device_ = c10::Device(c10::kCPU);
+  int64_t units_ = 0;             // of the whole
+  std::vector<int64_t> borders_;  // of the bands, in units
   std::vector<at::Tensor> bands_;
-  std::vector<int64_t> begins_ = {0};  // of each band, in rows; at last the end
-  std::vector<int64_t> sizes_;         // of a band
+  std::vector<int64_t> begins_;  // of each band, in rows; at last the end
+  std::vector<int64_t> sizes_;   // of a band
+  /// Rows of other ranks, above and below the own ones; undefined: none.
+  mutable std::array<at::Tensor, 2> met_;
 };
 
 /// `layer` over all bands; x is freed on the way if nobody else holds it.
@@ -122,12 +152,13 @@ struct BandStage {
   int64_t units = 1;
 };
 
-/// Whether the stage stays within `budget` bytes (0: no limit) in one band, without gradients.
-[[nodiscard]] bool fits_whole(const BandStage& stage, int64_t budget);
+/// Whether the stage stays within the limit in one band, without gradients.
+[[nodiscard]] bool fits_whole(const BandStage& stage, const BandLimits& limits);
 
-/// For each stage the fewest bands with which all of its layers stay within `budget` bytes (0: no
-/// limit, one band); in host memory only if nothing else fits. kConfig: nothing does.
-[[nodiscard]] BandPlan plan_bands(const std::vector<BandStage>& stages, int64_t budget,
+/// For each stage the fewest bands with which all of its layers stay within the limit (0: none, one
+/// band); in host memory only if nothing else fits. kConfig: nothing does, or ranks are asked to
+/// divide what wants gradients.
+[[nodiscard]] BandPlan plan_bands(const std::vector<BandStage>& stages, const BandLimits& limits,
                                   bool with_gradients);
 
 }  // namespace kinora::nn

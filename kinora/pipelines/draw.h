@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/pipelines/sampling_config.h"
@@ -71,6 +72,9 @@ struct DrawPreview {
 struct DrawEvents {
   /// A batch is done: samples first, first + 1, ..., float32 [size, *sample_shape] on the CPU.
   std::function<void(int64_t first, const at::Tensor& samples)> done;
+  /// Told before anything is drawn which ranks draw each sample together: then done() comes on all
+  /// of them. Empty: on the first of them alone.
+  std::function<void(const comm::Group& ranks)> shared = {};
   /// After each step, or after a batch where its loop is a CUDA graph.
   std::function<void(const DrawProgress& progress)> progress = {};
   /// Asked as often; true: the batch is given up, and no other is drawn.

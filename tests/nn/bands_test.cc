@@ -152,12 +152,12 @@ TEST(BandsTest, RowsOfSeveralBands) {
 TEST(BandsPlanTest, HostMemoryAndGradientsGather) {
   const std::vector<BandStage> stages = {
       {.needs = {{.stored = 1000, .work = 100, .gathered_work = 500, .rows = 10}}, .units = 10}};
-  EXPECT_EQ(plan_bands(stages, 1010, false).stages[0].bands, 10);
-  EXPECT_FALSE(plan_bands(stages, 1010, false).on_host);
-  const BandPlan host = plan_bands(stages, 260, false);
+  EXPECT_EQ(plan_bands(stages, {1010}, false).stages[0].bands, 10);
+  EXPECT_FALSE(plan_bands(stages, {1010}, false).on_host);
+  const BandPlan host = plan_bands(stages, {260}, false);
   EXPECT_TRUE(host.on_host);
   EXPECT_EQ(host.stages[0].bands, 2);                            // 500 / 2
-  EXPECT_EQ(plan_bands(stages, 1500, true).stages[0].bands, 4);  // 3 * 500 * 3 / 10
+  EXPECT_EQ(plan_bands(stages, {1500}, true).stages[0].bands, 4);  // 3 * 500 * 3 / 10
 }
 
 TEST(BandsPlanTest, TheFewestBandsThatFit) {
@@ -165,7 +165,7 @@ TEST(BandsPlanTest, TheFewestBandsThatFit) {
       {.stored = 1000, .kept = 500, .work = 800, .rows = 80, .halo = 1},
       {.stored = 100, .kept = 200, .work = 3200, .rows = 160, .halo = 2}};
   const auto plan = [&](int64_t budget) {
-    return plan_bands({{.needs = needs, .units = 10}}, budget, false);
+    return plan_bands({{.needs = needs, .units = 10}}, {budget}, false);
   };
   EXPECT_EQ(plan(0).stages[0].bands, 1);
   // One band takes 100 + 3200, five take 1000 + 10 * (80 / 5 + 2).
@@ -187,12 +187,12 @@ TEST(BandsPlanTest, EveryStageHasItsOwn) {
   const std::vector<BandStage> stages = {
       {.needs = {{.stored = 100, .kept = 50, .work = 200, .rows = 10, .halo = 0}}, .units = 10},
       {.needs = {{.stored = 400, .kept = 100, .work = 800, .rows = 20, .halo = 1}}, .units = 20}};
-  const BandPlan drawn = plan_bands(stages, 640, false);
+  const BandPlan drawn = plan_bands(stages, {640}, false);
   ASSERT_EQ(drawn.stages.size(), 2U);
   EXPECT_EQ(drawn.stages[0].bands, 1);
   EXPECT_EQ(drawn.stages[1].bands, 5);  // 400 + 40 * (20 / 5 + 2)
   // With gradients 150 are kept, and layers take three times as much.
-  const BandPlan trained = plan_bands(stages, 910, true);
+  const BandPlan trained = plan_bands(stages, {910}, true);
   EXPECT_EQ(trained.stages[0].bands, 1);
   EXPECT_EQ(trained.stages[1].bands, 20);  // 150 + 400 + 120 * (1 + 2)
 }

@@ -5,6 +5,7 @@
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
 #include "apps/kinora/options/numbers.h"
+#include "apps/kinora/options/ranks.h"
 
 namespace kinora::apps {
 
@@ -28,6 +29,7 @@ void add_bench_decode(CLI::App& bench, Chosen& chosen) {
       ->check(real(0.0));
   add_choice(*command, "--precision", options.precision, precisions(), "fp32, bf16 or fp16");
   add_device_option(*command, options.device);
+  add_rank_options(*command, arguments->ranks);
   command->add_option("--warmup", options.warmup, "Runs before timing")->check(whole(0, kMany));
   command->add_option("--repeats", options.repeats, "Timed runs a block")->check(whole(1, kMany));
   command->add_flag("--json", arguments->json, "One JSON object instead of text");

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "kinora/comm/group.h"
+#include "kinora/nn/bands.h"
 #include "kinora/nn/module.h"
 
 namespace kinora::models {
@@ -71,12 +73,15 @@ class Autoencoder : public nn::Module {
 
   /// Bytes that activations may take at once from now on, forward and backward; 0: no limit. Within
   /// it the same numbers are computed piece by piece.
-  void set_memory_budget(int64_t bytes) { memory_budget_ = bytes; }
-  [[nodiscard]] int64_t memory_budget() const { return memory_budget_; }
+  void set_memory_budget(int64_t bytes) { limits_.bytes = bytes; }
+  /// Ranks that encode and decode together from now on, without gradients: each computes some rows,
+  /// and all have the result. All of them make the same calls.
+  void use_ranks(const comm::Group& ranks) { limits_.ranks = ranks; }
+  [[nodiscard]] const nn::BandLimits& limits() const { return limits_; }
 
  private:
   LatentSpace space_;
-  int64_t memory_budget_ = 0;
+  nn::BandLimits limits_;
 };
 
 }  // namespace kinora::models

@@ -327,7 +327,7 @@ at::Tensor AutoencoderKl::decode_images(const at::Tensor& raw) {
 }
 
 at::Tensor AutoencoderKl::run(const KlHalf& half, const at::Tensor& x, int64_t unit) const {
-  return run_in_bands(x, half.stages(place_of(x), x.size(2) / unit), memory_budget(),
+  return run_in_bands(x, half.stages(place_of(x), x.size(2) / unit), limits(),
                       [&half](nn::Bands bands) { return half.forward(std::move(bands)); });
 }
 

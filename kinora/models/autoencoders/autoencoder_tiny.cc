@@ -220,8 +220,7 @@ at::Tensor AutoencoderTiny::decode_images(const at::Tensor& raw) {
 }
 
 at::Tensor AutoencoderTiny::run(const TinyHalf& half, const at::Tensor& x, int64_t unit) const {
-  return run_in_bands(x, {{.needs = half.needs(place_of(x)), .units = x.size(2) / unit}},
-                      memory_budget(),
+  return run_in_bands(x, {{.needs = half.needs(place_of(x)), .units = x.size(2) / unit}}, limits(),
                       [&half](nn::Bands bands) { return half.forward(std::move(bands)); });
 }
 

@@ -94,8 +94,8 @@ void add_decoder(BandNet& net, const DcAeConfig& config) {
 }
 
 /// `net` of images [B, C, H, W] as clips of one frame.
-at::Tensor run(const BandNet& net, const at::Tensor& x, int64_t budget) {
-  return net.forward(x.unsqueeze(2), budget).squeeze(2);
+at::Tensor run(const BandNet& net, const at::Tensor& x, const nn::BandLimits& limits) {
+  return net.forward(x.unsqueeze(2), limits).squeeze(2);
 }
 
 }  // namespace
@@ -109,11 +109,11 @@ DcAe::DcAe(const DcAeConfig& config)
 }
 
 LatentMoments DcAe::encode_images(const at::Tensor& pixels) {
-  return {.mean = run(encoder_, pixels, memory_budget()), .std = {}};
+  return {.mean = run(encoder_, pixels, limits()), .std = {}};
 }
 
 at::Tensor DcAe::decode_images(const at::Tensor& raw) {
-  return run(decoder_, raw, memory_budget());
+  return run(decoder_, raw, limits());
 }
 
 }  // namespace kinora::models

@@ -131,15 +131,15 @@ HunyuanVae::HunyuanVae(const HunyuanVaeConfig& config)
 }
 
 nn::BandPlan HunyuanVae::decode_plan(const ClipSize& latents, bool with_gradients) const {
-  return decoder_.plan(latents, memory_budget(), with_gradients);
+  return decoder_.plan(latents, limits(), with_gradients);
 }
 
 LatentMoments HunyuanVae::encode_clip(const at::Tensor& pixels) {
-  return moments_of(quant_conv_.forward(encoder_.forward(pixels, memory_budget())));
+  return moments_of(quant_conv_.forward(encoder_.forward(pixels, limits())));
 }
 
 at::Tensor HunyuanVae::decode_clip(const at::Tensor& raw) {
-  return decoder_.forward(post_quant_conv_.forward(raw), memory_budget());
+  return decoder_.forward(post_quant_conv_.forward(raw), limits());
 }
 
 }  // namespace kinora::models

@@ -151,7 +151,7 @@ OpenSoraCausalVae::OpenSoraCausalVae(const OpenSoraCausalVaeConfig& config)
 }
 
 nn::BandPlan OpenSoraCausalVae::decode_plan(const ClipSize& latents, bool with_gradients) const {
-  return decoder_.plan(latents, memory_budget(), with_gradients);
+  return decoder_.plan(latents, limits(), with_gradients);
 }
 
 LatentMoments OpenSoraCausalVae::encode_clip(const at::Tensor& pixels) {
@@ -159,7 +159,7 @@ LatentMoments OpenSoraCausalVae::encode_clip(const at::Tensor& pixels) {
   std::vector<at::Tensor> chunks;
   int64_t begin = 0;
   do {
-    chunks.push_back(encoder_.forward(chunk_of(pixels, begin, chunk), memory_budget()));
+    chunks.push_back(encoder_.forward(chunk_of(pixels, begin, chunk), limits()));
     begin += chunk - 1;
   } while (begin + 1 < pixels.size(kCausalFramesDim));
   return moments_of(at::cat(chunks, kCausalFramesDim));
@@ -170,7 +170,7 @@ at::Tensor OpenSoraCausalVae::decode_clip(const at::Tensor& raw) {
   const int64_t surplus = space().frame_compression - 1;  // before the first frame
   std::vector<at::Tensor> parts;
   for (int64_t begin = 0; begin < raw.size(kCausalFramesDim); begin += chunk) {
-    const at::Tensor decoded = decoder_.forward(chunk_of(raw, begin, chunk), memory_budget());
+    const at::Tensor decoded = decoder_.forward(chunk_of(raw, begin, chunk), limits());
     const int64_t count = decoded.size(kCausalFramesDim) - surplus;
     const at::Tensor frames = decoded.narrow(kCausalFramesDim, surplus, count);
     if (begin == 0) {

@@ -61,28 +61,30 @@ OpenSoraVae::OpenSoraVae(const OpenSoraVaeConfig& config)
 }
 
 LatentMoments OpenSoraVae::encode_clip(const at::Tensor& pixels) {
-  spatial_.set_memory_budget(memory_budget());
+  spatial_.set_memory_budget(limits().bytes);
+  spatial_.use_ranks(limits().ranks);
   const at::Tensor spatial =
-      over_frames(pixels, memory_budget() > 0 ? 1 : kMicroBatch, [&](const at::Tensor& frames) {
+      over_frames(pixels, limits().bytes > 0 ? 1 : kMicroBatch, [&](const at::Tensor& frames) {
         return spatial_.encode(frames).mean.to(pixels.scalar_type());
       });
   return moments_of(over_frames(spatial, space().chunk_frames, [&](const at::Tensor& chunk) {
     // Zeros come first, so that frames are whole multiples.
     const int64_t f = space().frame_compression;
     const int64_t zeros = (f - chunk.size(kFramesDim) % f) % f;
-    return temporal_.encode(at::constant_pad_nd(chunk, {0, 0, 0, 0, zeros, 0}), memory_budget());
+    return temporal_.encode(at::constant_pad_nd(chunk, {0, 0, 0, 0, zeros, 0}), limits());
   }));
 }
 
 at::Tensor OpenSoraVae::decode_clip(const at::Tensor& raw) {
-  spatial_.set_memory_budget(memory_budget());
+  spatial_.set_memory_budget(limits().bytes);
+  spatial_.use_ranks(limits().ranks);
   const int64_t chunk_latents = latent_frames(space(), space().chunk_frames);
   const at::Tensor spatial = over_frames(raw, chunk_latents, [&](const at::Tensor& chunk) {
-    const at::Tensor frames = temporal_.decode(chunk, memory_budget());
+    const at::Tensor frames = temporal_.decode(chunk, limits());
     const int64_t count = pixel_frames(space(), chunk.size(kFramesDim));
     return frames.narrow(kFramesDim, frames.size(kFramesDim) - count, count);
   });
-  return over_frames(spatial, memory_budget() > 0 ? 1 : kMicroBatch,
+  return over_frames(spatial, limits().bytes > 0 ? 1 : kMicroBatch,
                      [&](const at::Tensor& frames) { return spatial_.decode(frames); });
 }
 

@@ -99,12 +99,12 @@ TemporalVae::TemporalVae(const TemporalVaeConfig& config)
   add_child("decoder", decoder_);
 }
 
-at::Tensor TemporalVae::encode(const at::Tensor& x, int64_t memory_budget) const {
-  return quant_conv_.forward(encoder_.forward(x, memory_budget));
+at::Tensor TemporalVae::encode(const at::Tensor& x, const nn::BandLimits& limits) const {
+  return quant_conv_.forward(encoder_.forward(x, limits));
 }
 
-at::Tensor TemporalVae::decode(const at::Tensor& z, int64_t memory_budget) const {
-  return decoder_.forward(post_quant_conv_.forward(z), memory_budget);
+at::Tensor TemporalVae::decode(const at::Tensor& z, const nn::BandLimits& limits) const {
+  return decoder_.forward(post_quant_conv_.forward(z), limits);
 }
 
 }  // namespace kinora::models

@@ -30,9 +30,9 @@ class TemporalVae : public nn::Module {
 
   /// x: [B, C, T, h, w] with T a multiple of compression(). Means and log variances, [B, 2 C,
   /// T / compression(), h, w].
-  [[nodiscard]] at::Tensor encode(const at::Tensor& x, int64_t memory_budget) const;
+  [[nodiscard]] at::Tensor encode(const at::Tensor& x, const nn::BandLimits& limits) const;
   /// z: [B, C, t, h, w]. Returns [B, C, t * compression(), h, w].
-  [[nodiscard]] at::Tensor decode(const at::Tensor& z, int64_t memory_budget) const;
+  [[nodiscard]] at::Tensor decode(const at::Tensor& z, const nn::BandLimits& limits) const;
 
   [[nodiscard]] int64_t compression() const { return compression_; }
 

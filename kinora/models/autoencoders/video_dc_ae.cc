@@ -87,11 +87,11 @@ VideoDcAe::VideoDcAe(const VideoDcAeConfig& config)
 }
 
 LatentMoments VideoDcAe::encode_clip(const at::Tensor& pixels) {
-  return {.mean = encoder_.forward(pixels, memory_budget()), .std = {}};
+  return {.mean = encoder_.forward(pixels, limits()), .std = {}};
 }
 
 at::Tensor VideoDcAe::decode_clip(const at::Tensor& raw) {
-  return decoder_.forward(raw, memory_budget());
+  return decoder_.forward(raw, limits());
 }
 
 }  // namespace kinora::models

@@ -140,37 +140,36 @@ WanVae::WanVae(const WanVaeConfig& config)
 }
 
 int64_t WanVae::decode_piece(const ClipSize& latents) const {
-  return piece_of(latents.frames, [&](int64_t frames) {
-    return decoder_.piece_fits(latents, frames, memory_budget());
-  });
+  return piece_of(latents.frames,
+                  [&](int64_t frames) { return decoder_.piece_fits(latents, frames, limits()); });
 }
 
 nn::BandPlan WanVae::decode_plan(const ClipSize& latents, bool with_gradients) const {
-  return with_gradients ? decoder_.plan(latents, memory_budget(), true)
-                        : decoder_.piece_plan(latents, decode_piece(latents), memory_budget());
+  return with_gradients ? decoder_.plan(latents, limits(), true)
+                        : decoder_.piece_plan(latents, decode_piece(latents), limits());
 }
 
 LatentMoments WanVae::encode_clip(const at::Tensor& pixels) {
   if (at::GradMode::is_enabled()) {
-    return moments_of(quant_conv_.forward(encoder_.forward(pixels, memory_budget())));
+    return moments_of(quant_conv_.forward(encoder_.forward(pixels, limits())));
   }
   const int64_t frames = pixels.size(kWanFramesDim);
   const int64_t unit = space().frame_compression;
   const int64_t piece = piece_of(latent_frames(space(), frames), [&](int64_t latents) {
-    return encoder_.piece_fits(clip_size(pixels), latents * unit, memory_budget());
+    return encoder_.piece_fits(clip_size(pixels), latents * unit, limits());
   });
   return moments_of(quant_conv_.forward(encoder_.forward_pieces(
-      pixels, in_pieces(frames, 1 + (piece - 1) * unit, piece * unit), memory_budget())));
+      pixels, in_pieces(frames, 1 + (piece - 1) * unit, piece * unit), limits())));
 }
 
 at::Tensor WanVae::decode_clip(const at::Tensor& raw) {
   const at::Tensor latents = post_quant_conv_.forward(raw);
   if (at::GradMode::is_enabled()) {
-    return decoder_.forward(latents, memory_budget());
+    return decoder_.forward(latents, limits());
   }
   const int64_t piece = decode_piece(clip_size(latents));
   return decoder_.forward_pieces(latents, in_pieces(raw.size(kWanFramesDim), piece, piece),
-                                 memory_budget());
+                                 limits());
 }
 
 }  // namespace kinora::models

@@ -24,12 +24,16 @@ nn::Bands convolve_bands(nn::Bands x, const nn::Conv& conv, const Pointwise& bef
   const auto prepared = [&](const at::Tensor& rows) { return before ? before(rows) : rows; };
   const std::array<int64_t, 2> halo = halo_of(conv);
   nn::Bands result = x.like();
-  at::Tensor above;  // the last rows of the band that was freed
+  x.meet(halo);
+  at::Tensor above;  // the last rows of the band that was freed, or of the rank above
+  if (x.begin(0) > 0) {
+    above = x.rows(x.begin(0) - halo[0], x.begin(0));
+  }
   for (size_t i = 0; i < x.size(); ++i) {
     const int64_t begin = x.begin(i);
     const int64_t end = x.end(i);
     at::Tensor band = conv.forward(prepared(x.rows(begin, end)));
-    if (i > 0) {
+    if (begin > 0) {
       const int64_t last = std::min(end, begin + halo[0]);
       const int64_t seen = std::min(x.num_rows(), last + halo[1]);
       const at::Tensor rows = at::cat({above, x.rows(begin, seen)}, kRowsDim);
@@ -37,7 +41,7 @@ nn::Bands convolve_bands(nn::Bands x, const nn::Conv& conv, const Pointwise& bef
           .copy_(convolve_rows(conv, prepared(rows),
                                {.x = {}, .missing = {0, last + halo[1] - seen}}));
     }
-    if (i + 1 < x.size()) {
+    if (end < x.num_rows()) {
       const int64_t first = std::max(begin, end - halo[1]);
       const int64_t seen = std::max<int64_t>(0, first - halo[0]);
       at::Tensor rows = x.rows(std::max(begin, seen), end + halo[1]);
@@ -143,8 +147,9 @@ nn::Bands convolve_doubled(nn::Bands x, const nn::Conv& conv) {
 }
 
 at::Tensor run_in_bands(const at::Tensor& x, const std::vector<nn::BandStage>& stages,
-                        int64_t budget, const std::function<nn::Bands(nn::Bands)>& network) {
-  const nn::BandPlan plan = nn::plan_bands(stages, budget, at::GradMode::is_enabled());
+                        const nn::BandLimits& limits,
+                        const std::function<nn::Bands(nn::Bands)>& network) {
+  const nn::BandPlan plan = nn::plan_bands(stages, limits, at::GradMode::is_enabled());
   return network(nn::Bands(x, plan)).joined();
 }
 

@@ -43,10 +43,9 @@ using Join = std::function<at::Tensor(const at::Tensor& x, const at::Tensor& oth
 /// `conv`, 3 x 3, of x with every row and column twice.
 [[nodiscard]] nn::Bands convolve_doubled(nn::Bands x, const nn::Conv& conv);
 
-/// x, pixels or latents, from top to bottom through `network`, in pieces that keep to `budget`
-/// bytes (0: no limit).
+/// x, pixels or latents, from top to bottom through `network`, in pieces that keep to the limits.
 [[nodiscard]] at::Tensor run_in_bands(const at::Tensor& x, const std::vector<nn::BandStage>& stages,
-                                      int64_t budget,
+                                      const nn::BandLimits& limits,
                                       const std::function<nn::Bands(nn::Bands)>& network);
 
 /// Where layers work, to reckon what they need.

@@ -24,8 +24,8 @@ ClipSize clip_size(const at::Tensor& x) {
           .element_bytes = static_cast<int64_t>(x.element_size())};
 }
 
-at::Tensor BandNet::forward(const at::Tensor& x, int64_t budget) const {
-  nn::Bands bands(x, plan(clip_size(x), budget, at::GradMode::is_enabled()));
+at::Tensor BandNet::forward(const at::Tensor& x, const nn::BandLimits& limits) const {
+  nn::Bands bands(x, plan(clip_size(x), limits, at::GradMode::is_enabled()));
   for (const auto& layer : layers_) {
     bands = layer->forward(std::move(bands));
   }
@@ -43,14 +43,15 @@ nn::BandStage BandNet::stage(const ClipSize& in) const {
   return stage;
 }
 
-nn::BandPlan BandNet::plan(const ClipSize& in, int64_t budget, bool with_gradients) const {
-  return nn::plan_bands({stage(in)}, budget, with_gradients);
+nn::BandPlan BandNet::plan(const ClipSize& in, const nn::BandLimits& limits,
+                           bool with_gradients) const {
+  return nn::plan_bands({stage(in)}, limits, with_gradients);
 }
 
 at::Tensor BandNet::forward_pieces(const at::Tensor& x, const std::vector<int64_t>& pieces,
-                                   int64_t budget) const {
+                                   const nn::BandLimits& limits) const {
   const nn::BandPlan plan =
-      piece_plan(clip_size(x), *std::max_element(pieces.begin(), pieces.end()), budget);
+      piece_plan(clip_size(x), *std::max_element(pieces.begin(), pieces.end()), limits);
   ClipMemory memory;
   std::vector<at::Tensor> made;
   for (const at::Tensor& piece : x.split_with_sizes(pieces, kPieceDim)) {
@@ -83,12 +84,13 @@ nn::BandStage BandNet::piece_stage(const ClipSize& in, int64_t frames) const {
   return needs;
 }
 
-nn::BandPlan BandNet::piece_plan(const ClipSize& in, int64_t frames, int64_t budget) const {
-  return nn::plan_bands({piece_stage(in, frames)}, budget, /*with_gradients=*/false);
+nn::BandPlan BandNet::piece_plan(const ClipSize& in, int64_t frames,
+                                 const nn::BandLimits& limits) const {
+  return nn::plan_bands({piece_stage(in, frames)}, limits, /*with_gradients=*/false);
 }
 
-bool BandNet::piece_fits(const ClipSize& in, int64_t frames, int64_t budget) const {
-  return nn::fits_whole(piece_stage(in, frames), budget);
+bool BandNet::piece_fits(const ClipSize& in, int64_t frames, const nn::BandLimits& limits) const {
+  return nn::fits_whole(piece_stage(in, frames), limits);
 }
 
 }  // namespace kinora::models

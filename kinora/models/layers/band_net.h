@@ -59,7 +59,7 @@ class BandLayer : public nn::Module {
                                       std::vector<nn::BandNeed>* needs) const = 0;
 };
 
-/// Layers one after the other, computed within a budget of memory.
+/// Layers one after the other, computed within limits of memory.
 class BandNet : public nn::Module {
  public:
   /// `unit`: the input's rows come in such multiples, each of which becomes whole rows at the end.
@@ -72,21 +72,23 @@ class BandNet : public nn::Module {
     add_child(name, *layers_.back());
   }
 
-  /// x: [B, C, T, H, W] of the parameters' type. `budget`: bytes that activations may take, 0: no
-  /// limit. kConfig: they do not fit.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, int64_t budget) const;
+  /// x: [B, C, T, H, W] of the parameters' type. kConfig: activations do not fit the limits.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const nn::BandLimits& limits) const;
 
   /// How forward() cuts such inputs.
-  [[nodiscard]] nn::BandPlan plan(const ClipSize& in, int64_t budget, bool with_gradients) const;
+  [[nodiscard]] nn::BandPlan plan(const ClipSize& in, const nn::BandLimits& limits,
+                                  bool with_gradients) const;
 
   /// forward() in pieces of so many frames, one after the other, without gradients; every layer
   /// must be one for forward_next().
   [[nodiscard]] at::Tensor forward_pieces(const at::Tensor& x, const std::vector<int64_t>& pieces,
-                                          int64_t budget) const;
+                                          const nn::BandLimits& limits) const;
   /// How forward_pieces() cuts pieces of at most so many frames.
-  [[nodiscard]] nn::BandPlan piece_plan(const ClipSize& in, int64_t frames, int64_t budget) const;
-  /// Whether such pieces stay within the budget without being cut.
-  [[nodiscard]] bool piece_fits(const ClipSize& in, int64_t frames, int64_t budget) const;
+  [[nodiscard]] nn::BandPlan piece_plan(const ClipSize& in, int64_t frames,
+                                        const nn::BandLimits& limits) const;
+  /// Whether such pieces stay within the limits without being cut.
+  [[nodiscard]] bool piece_fits(const ClipSize& in, int64_t frames,
+                                const nn::BandLimits& limits) const;
 
  private:
   [[nodiscard]] nn::BandStage stage(const ClipSize& in) const;

@@ -72,6 +72,9 @@ Tensors rows_of(const nn::Bands* earlier, const nn::Bands& x, size_t i,
   if (earlier == nullptr) {
     return {};
   }
+  if (i == 0) {
+    earlier->meet(halo);
+  }
   return {earlier->rows(std::max<int64_t>(0, x.begin(i) - halo[0]),
                         std::min(earlier->num_rows(), x.end(i) + halo[1]))};
 }

@@ -363,6 +363,7 @@ nn::Bands LinearAttentionLayer::forward(nn::Bands x) const {
         i, {0, 0}, [this](const nn::Rows& rows, const Tensors& /*also*/) { return sums(rows.x); });
     all = all.defined() ? all + part : part;
   }
+  all = qkv.over_ranks(all);
   const auto layer = [this](const nn::Rows& rows, const Tensors& also) {
     return also[0] + norm_.forward(proj_.forward({attended(rows.x, also[1])}));
   };

@@ -27,7 +27,8 @@ std::vector<int64_t> shape_of(const DecodeBenchmarkOptions& options,
 
 }  // namespace
 
-DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options) {
+DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options,
+                                 const comm::Group& ranks) {
   device::configure_computation(0, false);
   const at::Device device = inference::choose_device(options.device);
   const at::ScalarType type = inference::compute_type(options.precision);
@@ -37,6 +38,7 @@ DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options) {
       options.autoencoder.empty() ? random_autoencoder(device, type)
                                   : pipelines::open_autoencoder(options.autoencoder, device, type);
   model->set_memory_budget(options.memory_budget);
+  model->use_ranks(ranks);
   const at::Tensor input = random_values(shape_of(options, model->space()), 0).to(device);
   const auto run = [&](int64_t /*call*/) {
     if (options.encode) {

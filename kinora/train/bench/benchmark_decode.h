@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kinora/comm/group.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -29,7 +30,9 @@ struct DecodeBenchmark {
   int64_t peak_memory = 0;  ///< bytes of tensors on a GPU, weights included; 0 on the CPU
 };
 
-/// Nothing is left in the device's memory. The errors of pipelines::open_autoencoder().
-[[nodiscard]] DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options);
+/// Nothing is left in the device's memory. `ranks` divide the rows, and all call it. The errors of
+/// pipelines::open_autoencoder().
+[[nodiscard]] DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options,
+                                               const comm::Group& ranks = {});
 
 }  // namespace kinora::train

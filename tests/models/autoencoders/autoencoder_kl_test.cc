@@ -91,7 +91,7 @@ TEST(AutoencoderKlTest, BandsWithoutGradientsAreTheWhole) {
   std::set<std::pair<int64_t, bool>> cuts;  // bands of the largest level, and whether on the host
   for (int64_t budget = 170'000; budget >= 100'000; budget -= 5'000) {
     const auto plan =
-        nn::plan_bands(model.decoder.stages({.rows = 16, .row_bytes = 20}, 16), budget, false);
+        nn::plan_bands(model.decoder.stages({.rows = 16, .row_bytes = 20}, 16), {budget}, false);
     if (!cuts.emplace(plan.stages.back().bands, plan.on_host).second) {
       continue;
     }
@@ -110,7 +110,7 @@ TEST(AutoencoderKlTest, LevelsAreCutByTheirSize) {
   const AutoencoderKl model({});
   constexpr int64_t kLatents = 128;
   const auto stages = model.decoder.stages({.rows = kLatents, .row_bytes = kLatents * 2}, kLatents);
-  const nn::BandPlan plan = nn::plan_bands(stages, 870'000'000, /*with_gradients=*/false);
+  const nn::BandPlan plan = nn::plan_bands(stages, {870'000'000}, /*with_gradients=*/false);
   ASSERT_EQ(plan.stages.size(), 4U);
   EXPECT_EQ(plan.stages[0].bands, 1);
   EXPECT_EQ(plan.stages[1].bands, 1);
@@ -203,7 +203,7 @@ TEST(AutoencoderKlTest, WrongShapesAreNamed) {
             std::string::npos);
   AutoencoderKlConfig config = small_config();
   config.norm_num_groups = 5;
-  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { return AutoencoderKl(config).memory_budget(); })
+  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { return AutoencoderKl(config).limits().bytes; })
                 .find("groups must divide the channels"),
             std::string::npos);
 }

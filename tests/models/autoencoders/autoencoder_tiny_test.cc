@@ -41,7 +41,7 @@ TEST(AutoencoderTinyTest, BudgetsChangeMemoryOnly) {
 TEST(AutoencoderTinyTest, LevelsMustBeAsMany) {
   AutoencoderTinyConfig config = small_config();
   config.num_decoder_blocks = {1, 1};
-  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { return AutoencoderTiny(config).memory_budget(); })
+  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { return AutoencoderTiny(config).limits().bytes; })
                 .find("as many levels, got 3 and 2"),
             std::string::npos);
 }
