@@ -58,8 +58,9 @@ std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const mo
 }
 
 void divide_weights(models::Model& model, const comm::Group& group) {
-  const models::KvSampling compression = model.config().transformer.kv_compress;
-  KINORA_CHECK(group.size() == 1 || compression == models::KvSampling::kNone, kConfig,
+  const bool is_compressed =
+      models::shape_of(model.config()).is_undivided && parallel::divisible(model).units > 0;
+  KINORA_CHECK(group.size() == 1 || !is_compressed, kConfig,
                "[tensor] ranks cannot divide the heads of an image whose keys and values are "
                "compressed (model.kv_compress). Hint: parallel.tensor=1");
   parallel::divide(model, group);

@@ -29,7 +29,8 @@ SamplingShares share_ranks(const SamplingRanks& wanted, int64_t ranks, int64_t s
                         .tensor = wanted.tensor};
   const int64_t given = shares.guidance * shares.sequence * shares.tensor;
   KINORA_CHECK(ranks % given == 0, kConfig, "[sample] --guidance-ranks ", shares.guidance,
-               " x --sequence ", shares.sequence, " x --tensor ", shares.tensor,
+               " x --sequence ", shares.sequence,
+               shares.tensor > 1 ? " x --tensor " + std::to_string(shares.tensor) : "",
                " does not divide ", ranks, ranks == 1 ? " rank" : " ranks", ". Hint: --ranks ",
                given, " or a multiple");
   shares.groups = ranks / given;

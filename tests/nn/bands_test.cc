@@ -156,7 +156,7 @@ TEST(BandsPlanTest, HostMemoryAndGradientsGather) {
   EXPECT_FALSE(plan_bands(stages, {1010}, false).on_host);
   const BandPlan host = plan_bands(stages, {260}, false);
   EXPECT_TRUE(host.on_host);
-  EXPECT_EQ(host.stages[0].bands, 2);                            // 500 / 2
+  EXPECT_EQ(host.stages[0].bands, 2);                              // 500 / 2
   EXPECT_EQ(plan_bands(stages, {1500}, true).stages[0].bands, 4);  // 3 * 500 * 3 / 10
 }
 

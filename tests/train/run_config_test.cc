@@ -52,12 +52,11 @@ TEST(RunConfigTest, DumpParsesBackToTheSame) {
   EXPECT_EQ(back.train.fp8_scaling, ops::Fp8Scaling::kBlock);
 }
 
-TEST(RunConfigTest, OlderFilesMaySayThatNothingIsAPipelineOrDividesTensors) {
-  EXPECT_EQ(dump_config(parsed("parallel: {pipeline: 1, sequence: 2, tensor: 1}")),
+TEST(RunConfigTest, OlderFilesMaySayThatNothingIsAPipeline) {
+  EXPECT_EQ(dump_config(parsed("parallel: {pipeline: 1, sequence: 2}")),
             dump_config(parsed("parallel: {sequence: 2}")));
   EXPECT_NE(refusal("parallel: {pipeline: 2}").find("parallel.pipeline is no more"),
             std::string::npos);
-  EXPECT_NE(refusal("parallel: {tensor: 2}").find("parallel.tensor is no more"), std::string::npos);
 }
 
 TEST(RunConfigTest, ConditionsAcrossKeysAreChecked) {

@@ -15,48 +15,12 @@
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
-#include "tests/train/tiny_run.h"
+#include "tests/train/tiny_families.h"
 
 namespace kinora::train {
 namespace tensor_ranks_test {
 
 constexpr double kRounding = 2e-5;  // of sums in another order
-
-/// Of images and captions.
-RunConfig tiny_captions(const std::string& architecture) {
-  const bool is_joint = architecture != "pixart";
-  RunConfig config = tiny();
-  config.model = {.architecture = architecture,
-                  .in_channels = 4,
-                  .height = 8,
-                  .width = 8,
-                  .learn_sigma = !is_joint,
-                  .time_scale = 1.0,
-                  .text_channels = 8,
-                  .text_tokens = 5,
-                  .pooled_channels = is_joint ? 6 : 0,
-                  .transformer = {.depth = 2, .hidden = 48, .heads = 4, .patch = 2}};
-  config.model.transformer.qk_norm = is_joint ? ops::Switch::kOn : ops::Switch::kOff;
-  config.model.transformer.parallel_depth = architecture == "flux" ? 2 : 0;
-  config.model = models::resolved(config.model);
-  config.model.num_classes = 1;
-  return config;
-}
-
-/// 4 heads, but of dit 2.
-RunConfig tiny_of(const std::string& architecture) {
-  if (architecture == "dit") {
-    return tiny();
-  }
-  if (architecture == "pixart" || architecture == "sd3" || architecture == "flux") {
-    return tiny_captions(architecture);
-  }
-  RunConfig config = tiny_video(architecture);
-  if (architecture == "stdit3") {
-    config.model.transformer.qk_norm = ops::Switch::kOn;
-  }
-  return config;
-}
 
 class FamiliesTest : public testing::TestWithParam<const char*> {};
 

@@ -27,8 +27,7 @@ std::vector<int64_t> shape_of(const DecodeBenchmarkOptions& options,
 
 }  // namespace
 
-DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options,
-                                 const comm::Group& ranks) {
+DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options, const comm::Group& ranks) {
   device::configure_computation(0, false);
   const at::Device device = inference::choose_device(options.device);
   const at::ScalarType type = inference::compute_type(options.precision);
