@@ -1,5 +1,7 @@
 #include "kinora/diffusion/denoiser.h"
 
+#include "kinora/diffusion/step_cache.h"
+
 namespace kinora::diffusion {
 
 Prepared Prepared::at_time(int64_t s) const {
@@ -8,6 +10,10 @@ Prepared Prepared::at_time(int64_t s) const {
 
 Prepared Denoiser::prepare(const at::Tensor& /*times*/, const Conditions& /*conditions*/) {
   return {};
+}
+
+std::unique_ptr<StepCache> Denoiser::make_cache() {
+  return nullptr;
 }
 
 }  // namespace kinora::diffusion

@@ -4,9 +4,12 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace kinora::diffusion {
+
+class StepCache;
 
 /// What a prediction is conditioned on. Every tensor is optional (undefined = not given); the first
 /// dim of each is B. Shapes: L text tokens, D their width, T frames of x_t.
@@ -107,6 +110,8 @@ struct Pass {
   bool overwrite = false;
   /// Sampling: what Denoiser::prepare made of t and these conditions; stands in for them.
   Prepared prepared{};
+  /// Sampling: what the run keeps from evaluation to evaluation. Borrowed; null: nothing.
+  StepCache* cache = nullptr;
 };
 
 /// The seam between models and everything that trains or samples them.
@@ -129,6 +134,10 @@ class Denoiser {
   /// as Pass::prepared, lets forward skip that work at times[s]. times: float32 [S] on the
   /// conditions' device. Nothing where the denoiser has no use for it. Without gradients.
   [[nodiscard]] virtual Prepared prepare(const at::Tensor& times, const Conditions& conditions);
+
+  /// An empty cache for a run of sampling, to be given to each of its passes; null: the denoiser
+  /// keeps nothing.
+  [[nodiscard]] virtual std::unique_ptr<StepCache> make_cache();
 
  private:
   /// forward(), as each denoiser computes it.

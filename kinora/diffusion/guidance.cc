@@ -140,6 +140,7 @@ double GuidedDenoiser::given_scale(const Moment& moment) const {
 void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tensor& times) {
   moments_ = moments;
   prepared_.clear();
+  cache_ = denoiser_.make_cache();
   size_t begin = 0;
   while (begin < moments.size()) {  // runs of neighbours with the same conditions
     const Rows rows = rows_of(moments[begin]);
@@ -158,7 +159,17 @@ void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tenso
 }
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, size_t index) {
-  return predict(x_t, moments_[index], {.prepared = prepared_[index]});
+  const Moment& moment = moments_[index];
+  const Pass pass{.prepared = prepared_[index], .cache = cache_.get()};
+  if (!cache_) {
+    return predict(x_t, moment, pass);
+  }
+  cache_->begin({.rows_kind = static_cast<int64_t>(rows_of(moment)),
+                 .level = moment.level,
+                 .is_last = moment.number + 1 == moment.count});
+  at::Tensor prediction = predict(x_t, moment, pass);
+  cache_->end();
+  return prediction;
 }
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, double level) {

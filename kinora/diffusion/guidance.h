@@ -2,10 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/step_cache.h"
 
 namespace kinora::diffusion {
 
@@ -69,9 +71,9 @@ class GuidedDenoiser {
   /// the conditions.
   GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions, const Guidance& guidance);
 
-  /// Lets the denoiser do at once what depends on times and conditions alone: predict() is then
-  /// called once for each of `moments`, in any order, with its number. times: their t, float32 on
-  /// the device.
+  /// Begins a run, in which predict() is called once for each of `moments`, in any order, with its
+  /// number: the denoiser does at once what depends on times and conditions alone, and may keep
+  /// something from one to the next. times: their t, float32 on the device.
   struct Moment {
     double t;
     double level;
@@ -107,7 +109,8 @@ class GuidedDenoiser {
   bool has_three_ = false;
   Guidance guidance_;
   std::vector<Moment> moments_;
-  std::vector<Prepared> prepared_;  // of each moment
+  std::vector<Prepared> prepared_;    // of each moment
+  std::unique_ptr<StepCache> cache_;  // of the run
 };
 
 /// Guidance on predictions of shape [B, C or 2 C, ...] where x_t has `num_channels` = C.

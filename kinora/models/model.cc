@@ -16,6 +16,11 @@ void Model::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
   sequence_ = std::move(sequence);
 }
 
+void Model::use_step_cache(const diffusion::StepCacheConfig& config) {
+  KINORA_CHECK(!config.any(), kConfig, "[sample] sample.cache is for transformers, and ",
+               name_of(config_), " is none. Hint: sample.cache=none");
+}
+
 // NOLINTNEXTLINE(performance-unnecessary-value-param): models that have one keep them
 void Model::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recompute /*level*/) {
   KINORA_CHECK(kernels == nullptr, kConfig, "[model] ", name_of(config_),

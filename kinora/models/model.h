@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/step_cache.h"
 #include "kinora/models/model_config.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
@@ -58,6 +59,10 @@ class Model : public nn::Module, public diffusion::Denoiser {
   [[nodiscard]] virtual int64_t num_fast_linears() const { return 0; }
   /// Whether passes without gradients can compute them so, too (ops::Fp8Use::kSampling).
   [[nodiscard]] virtual bool can_sample_in_fp8() const { return false; }
+  /// Runs of sampling keep from now on what `config` says. kConfig where the model cannot.
+  virtual void use_step_cache(const diffusion::StepCacheConfig& config);
+  /// What that has left out since.
+  [[nodiscard]] virtual diffusion::StepCacheUse step_cache_use() const { return {}; }
   /// Beside attention and norms, what of the fast path never computes in fp8, in words; empty:
   /// nothing. When parameters have their memory.
   [[nodiscard]] virtual std::string what_stays_16_bit() { return {}; }
@@ -91,6 +96,9 @@ class Model : public nn::Module, public diffusion::Denoiser {
     }
   }
   [[nodiscard]] const nn::Sequence& sequence() const { return *sequence_; }
+  [[nodiscard]] const std::shared_ptr<const nn::Sequence>& shared_sequence() const {
+    return sequence_;
+  }
   [[nodiscard]] bool may_overwrite() const { return may_overwrite_; }
 
  private:

@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/self_attention.h"
+#include "kinora/ops/kept_result.h"
 
 namespace kinora::nn {
 
@@ -102,6 +104,16 @@ class Sequence {
 
   /// x: [B, T, S', C].
   [[nodiscard]] virtual at::Tensor mlp(const Mlp& mlp, const at::Tensor& x) const;
+
+  /// What `compute` makes of the own tokens, of such a branch: for branches that none of the others
+  /// computes.
+  [[nodiscard]] virtual std::vector<at::Tensor> branch(
+      ops::BranchKind /*kind*/, const std::function<std::vector<at::Tensor>()>& compute) const {
+    return compute();
+  }
+
+  /// Numbers of the own tokens become those of all; what tokens that fill up add is in them.
+  virtual void add_up(const at::Tensor& /*numbers*/) const {}
 };
 
 }  // namespace kinora::nn

@@ -288,7 +288,8 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
 /// stack's own that nobody reads later.
 bool ends_in_place(const Pass& pass, const Place& place) {
   const LinearWeights* linear = last_linear(*place.branch, place.stream);
-  return !pass.branches.trains && !pass.branches.sum_over_ranks && place.behind == kNone &&
+  return !pass.branches.trains && !pass.branches.sum_over_ranks && place.branch->kept == nullptr &&
+         place.behind == kNone &&
          !pass.stack.has_final_norm && place.before != kNone && place.seam.scale >= 0 &&
          place.seam.gate < 0 && ends_in_product(*place.branch) && linear->updates.empty();
 }
@@ -489,7 +490,9 @@ std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
       continue;
     }
     const auto kept = kept_of(pass.kept, place, k);
-    run_inner(pass.branches, branch, *kept[0], *kept[1]);
+    if (!is_kept(branch)) {
+      run_inner(pass.branches, branch, *kept[0], *kept[1]);
+    }
     for (size_t j = place.is_begun ? k - 1 : k; j <= k; ++j) {
       const Place& own = pass.places[j];
       KeptBranch& its = pass.kept[j];

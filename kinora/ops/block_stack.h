@@ -10,6 +10,7 @@
 
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/kept_result.h"
 #include "kinora/ops/linear_weights.h"
 
 /// Consecutive transformer blocks with written-out forward and backward: the fast path. What a
@@ -124,6 +125,8 @@ struct Branch {
   /// The next branch off the stream reads it as it was before this one: two beside each other. That
   /// one has a norm, this one a gate, and both are of one block.
   bool is_beside = false;
+  /// Where its result is put, or taken from. Borrowed; null: nowhere. Without gradients.
+  KeptResult* kept = nullptr;
 };
 
 struct Block {

@@ -485,9 +485,22 @@ Operand input_of_mlp(const BranchPass& pass, const ParallelBody& body, const Ope
   return own;
 }
 
-void inner(const BranchPass& pass, const ParallelBody& body, KeptBranch& kept) {
-  inner(pass, body.attention, kept);
-  kept.attention_last = std::exchange(kept.last, {});
+/// The input of proj: attention's, or what was kept of it.
+Operand run_attention(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept,
+                      KeptResult* result) {
+  if (result != nullptr && result->is_reused) {
+    return attended_operand(pass, result->streams[0], body.proj);
+  }
+  inner(pass, body, kept);
+  if (result != nullptr) {
+    result->streams[0] = kept.last.value;
+  }
+  return std::exchange(kept.last, {});
+}
+
+void inner(const BranchPass& pass, const ParallelBody& body, KeptBranch& kept,
+           KeptResult* result = nullptr) {
+  kept.attention_last = run_attention(pass, body.attention, kept, result);
   kept.h.low = at::Tensor();
   Operand h = std::exchange(kept.h, input_of_mlp(pass, body, kept.h));
   inner(pass, body.mlp, kept);
@@ -614,9 +627,18 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
   return gradients;
 }
 
+bool is_kept(const Branch& branch) {
+  return branch.kept != nullptr && branch.kept->is_reused &&
+         !std::holds_alternative<ParallelBody>(branch.body);
+}
+
 void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept, KeptBranch& second) {
   if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
     inner(pass, *joint, {&kept, &second});
+    return;
+  }
+  if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
+    inner(pass, *both, kept, branch.kept);
     return;
   }
   std::visit(
@@ -645,15 +667,25 @@ void sum_over_ranks(const BranchPass& pass, const Branch& branch, const at::Tens
 }  // namespace
 
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream) {
+  if (is_kept(branch)) {
+    kept.result = branch.kept->streams[stream];
+    return;
+  }
   if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
     kept.result = linear(pass, kept.last, both->mlp.fc2,
                          linear(pass, kept.attention_last, both->attention.proj));
-  } else if (const LinearWeights* last = last_linear(branch, stream)) {
+    sum_over_ranks(pass, branch, kept.result);
+    return;
+  }
+  if (const LinearWeights* last = last_linear(branch, stream)) {
     kept.result = linear(pass, kept.last, *last);
   } else if (pass.keeps) {
     kept.result = kept.graph.detach();
   }
   sum_over_ranks(pass, branch, kept.result);
+  if (branch.kept != nullptr) {
+    branch.kept->streams[stream] = kept.result;
+  }
 }
 
 void forget_unread(const Branch& branch, KeptBranch& kept, size_t stream) {

@@ -71,11 +71,13 @@ struct KeptBranch {
 /// The gradients that backward adds to even where those of weights are overwritten.
 [[nodiscard]] std::vector<at::Tensor> added_gradients(const Branch& branch);
 
+/// Whether a kept result stands for all that the branch computes.
+[[nodiscard]] bool is_kept(const Branch& branch);
 /// From h to the input of the last linear. second: what stream 1 keeps, of a JointAttentionBody.
 void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept, KeptBranch& second);
 /// The part of it that reads the text alone: kept.text and text_packed.
 void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept);
-/// From there to the result, of one stream.
+/// From there to the result, of one stream; or the kept one.
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream);
 
 /// Drops the inputs of linears that backward does not read: of those that are frozen.

@@ -32,6 +32,16 @@ diffusion::Prepared GuidanceParallel::prepare(const at::Tensor& times,
   return denoiser_.prepare(times, own(conditions));
 }
 
+std::unique_ptr<diffusion::StepCache> GuidanceParallel::make_cache() {
+  std::unique_ptr<diffusion::StepCache> cache = denoiser_.make_cache();
+  if (cache && group_.size() > 1) {
+    cache->decide_together([group = group_](const at::Tensor& number) {
+      group.all_reduce(number, comm::Reduction::kMax);
+    });
+  }
+  return cache;
+}
+
 at::Tensor GuidanceParallel::predict(const at::Tensor& x_t, const at::Tensor& t,
                                      const diffusion::Conditions& conditions,
                                      const diffusion::Pass& pass) {

@@ -2,8 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
 #include "kinora/comm/group.h"
 #include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/step_cache.h"
 
 namespace kinora::parallel {
 
@@ -20,6 +23,8 @@ class GuidanceParallel : public diffusion::Denoiser {
 
   [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
                                             const diffusion::Conditions& conditions) override;
+  /// The denoiser's; both ranks leave out the same, as one rank with all rows would.
+  [[nodiscard]] std::unique_ptr<diffusion::StepCache> make_cache() override;
 
  private:
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,

@@ -43,6 +43,7 @@ class ShardedSequence : public nn::Sequence {
   [[nodiscard]] at::Tensor window_attention(const nn::SelfAttention& attention, const at::Tensor& x,
                                             const nn::Windows& windows,
                                             const at::Tensor& rotary) const final;
+  void add_up(const at::Tensor& numbers) const final { group_.all_reduce(numbers); }
 
  protected:
   /// Self-attention of a part [B, T, s, C] to all tokens; s is part_length(tokens_a_frame). What

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/models/transformers/kept_branches.h"
+#include "kinora/models/transformers/seams.h"
 #include "kinora/nn/low_rank.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/parameter.h"
@@ -107,8 +109,28 @@ diffusion::Prepared BlockModel::prepare(const at::Tensor& /*times*/,
   return {};
 }
 
-FastPass BlockModel::fast_pass(const at::Tensor& x, int64_t tokens_a_frame) const {
-  FastPass pass{.kernels = *kernels_, .sequence = sequence(), .tokens_a_frame = tokens_a_frame};
+void BlockModel::use_step_cache(const diffusion::StepCacheConfig& config) {
+  cache_ = config;
+  cache_use_ = {};
+}
+
+std::unique_ptr<diffusion::StepCache> BlockModel::make_cache() {
+  return cache_.any() ? std::make_unique<diffusion::StepCache>(cache_, cache_use_) : nullptr;
+}
+
+std::shared_ptr<const nn::Sequence> BlockModel::sequence_of(const diffusion::Pass& pass) const {
+  if (pass.cache == nullptr) {
+    return shared_sequence();
+  }
+  return std::make_shared<KeptBranches>(sequence(), *pass.cache);
+}
+
+FastPass BlockModel::fast_pass(const at::Tensor& x, int64_t tokens_a_frame,
+                               const diffusion::Pass& own) const {
+  FastPass pass{.kernels = *kernels_,
+                .sequence = sequence(),
+                .cache = own.cache,
+                .tokens_a_frame = tokens_a_frame};
   if (x.defined()) {
     pass.batch = x.size(0);
     pass.frames = x.size(1);
@@ -153,8 +175,113 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
   return stack;
 }
 
-at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs) const {
-  return run_joint(std::move(stack), std::move(inputs))[0];
+at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs,
+                           const diffusion::Pass& pass) const {
+  if (!runs_in_pieces(pass)) {
+    return run_joint(std::move(stack), std::move(inputs))[0];
+  }
+  if (inputs.condition.defined()) {
+    inputs.vectors = stack_vectors(stack, inputs.condition, inputs.vectors);
+    inputs.condition = at::Tensor();
+  }
+  Streams streams = {inputs.x.to(compute_type())};
+  if (inputs.second.defined()) {
+    streams.push_back(inputs.second);
+  }
+  const auto blocks = [&](Streams in, int64_t first, int64_t end) {
+    inputs.x = in[0];
+    inputs.second = in.size() > 1 ? in[1] : at::Tensor();
+    return run_piece(stack, inputs, first, end);
+  };
+  const at::Tensor x = streams[0];
+  const at::Tensor& offset = stack.blocks.front().offset;
+  const at::Tensor h =
+      through_blocks(std::move(streams), std::ssize(stack.blocks), pass, blocks, [&] {
+        return normed(offset.defined() ? x + offset.view(x.sizes().slice(1)) : x, inputs.vectors,
+                      0);
+      });
+  return normed(h.to(at::kFloat), inputs.vectors, inputs.vectors.size(1) / x.size(-1) - 2);
+}
+
+at::Tensor BlockModel::normed(const at::Tensor& x, const at::Tensor& vectors, int64_t first) {
+  const int64_t width = x.size(-1);
+  const at::Tensor shift = vectors.narrow(1, first * width, width).unsqueeze(1);
+  const at::Tensor scale = vectors.narrow(1, (first + 1) * width, width).unsqueeze(1);
+  return modulated_norm(x.to(at::kFloat).reshape({vectors.size(0), -1, width}), shift, scale)
+      .to(x.scalar_type())
+      .view(x.sizes());
+}
+
+BlockModel::Streams BlockModel::run_piece(const ops::BlockStack& stack,
+                                          const ops::StackInputs& inputs, int64_t first,
+                                          int64_t end) const {
+  ops::BlockStack piece = stack;
+  ops::StackInputs own = inputs;
+  int64_t column = 0;
+  int64_t columns = 0;
+  for (int64_t i = 0; i < end; ++i) {
+    (i < first ? column : columns) += stack.blocks[static_cast<size_t>(i)].num_vectors;
+  }
+  const int64_t width = inputs.x.size(-1);
+  own.vectors = inputs.vectors.narrow(1, column * width, columns * width);
+  piece.blocks = {stack.blocks.begin() + first, stack.blocks.begin() + end};
+  piece.block_buckets = {stack.block_buckets.begin() + first, stack.block_buckets.begin() + end};
+  piece.modulation.clear();
+  piece.modulation_buckets.clear();
+  piece.has_final_norm = false;
+  const auto out = run_joint(std::move(piece), std::move(own));
+  return out[1].defined() ? Streams{out[0], out[1]} : Streams{out[0]};
+}
+
+at::Tensor BlockModel::through_blocks(Streams streams, int64_t count, const diffusion::Pass& pass,
+                                      const BlockRange& blocks,
+                                      const std::function<at::Tensor()>& first_input) const {
+  if (!runs_in_pieces(pass)) {
+    return blocks(std::move(streams), 0, count)[0];
+  }
+  diffusion::StepCache& cache = *pass.cache;
+  const int64_t first = cache.computes_first_block() ? 1 : 0;
+  at::Tensor watched;
+  if (cache.computes_first_block()) {
+    const at::Tensor before = streams[0];
+    streams = blocks(std::move(streams), 0, 1);
+    watched = streams[0] - before;
+  } else {
+    watched = first_input();
+  }
+  const at::Tensor x = streams[0];
+  const bool reuses =
+      cache.reuses(watched, [this](const at::Tensor& numbers) { sequence().add_up(numbers); });
+  cache.count_blocks(count, reuses ? count - first : 0);
+  if (reuses) {
+    return x + cache.residual();
+  }
+  if (first < count) {
+    streams = blocks(std::move(streams), first, count);
+  }
+  cache.keep(streams[0] - x);
+  return streams[0];
+}
+
+at::Tensor BlockModel::through_plain_blocks(
+    at::Tensor x, int64_t count, const diffusion::Pass& pass,
+    const std::function<at::Tensor(int64_t i, const at::Tensor& x)>& body,
+    const std::function<at::Tensor()>& first_input) const {
+  const auto blocks = [&body](Streams streams, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; ++i) {
+      streams[0] = body(i, streams[0]);
+    }
+    return streams;
+  };
+  return through_blocks({std::move(x)}, count, pass, blocks, [&] {
+    at::Tensor h;
+    with_bucket(block_bucket(0), [&] { h = first_input(); });
+    return h;
+  });
+}
+
+at::ScalarType BlockModel::compute_type() const {
+  return linears_.front().front()->weight.value.scalar_type();
 }
 
 std::array<at::Tensor, 2> BlockModel::run_joint(ops::BlockStack stack,
@@ -165,7 +292,7 @@ std::array<at::Tensor, 2> BlockModel::run_joint(ops::BlockStack stack,
     }
     kernels_->fp8()->begin_step();
   }
-  const at::ScalarType type = linears_.front().front()->weight.value.scalar_type();
+  const at::ScalarType type = compute_type();
   inputs.x = inputs.x.to(type);
   if (inputs.second.defined()) {
     inputs.second = inputs.second.to(type);

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "kinora/diffusion/step_cache.h"
 #include "kinora/models/model.h"
 #include "kinora/models/transformers/branches.h"
 #include "kinora/ops/block_stack.h"
@@ -27,6 +29,9 @@ class BlockModel : public Model {
   /// Nothing, but a run of sampling in fp8 begins: models that prepare something call it first.
   [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
                                             const diffusion::Conditions& conditions) override;
+  void use_step_cache(const diffusion::StepCacheConfig& config) override;
+  [[nodiscard]] diffusion::StepCacheUse step_cache_use() const override { return cache_use_; }
+  [[nodiscard]] std::unique_ptr<diffusion::StepCache> make_cache() override;
 
  protected:
   explicit BlockModel(const ModelConfig& config);
@@ -40,16 +45,50 @@ class BlockModel : public Model {
   [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
   /// Of the pass over tokens x [B, T, S', C] (undefined: none, for stack_vectors()), of which a
   /// frame has tokens_a_frame on all ranks.
-  [[nodiscard]] FastPass fast_pass(const at::Tensor& x, int64_t tokens_a_frame) const;
+  [[nodiscard]] FastPass fast_pass(const at::Tensor& x, int64_t tokens_a_frame,
+                                   const diffusion::Pass& pass = {}) const;
   /// All blocks of a pass, in order of use. To be called before anything adds gradients.
   [[nodiscard]] ops::BlockStack stack(std::vector<ops::Block> blocks,
                                       const diffusion::Pass& pass) const;
   /// Runs it on inputs whose x [.., C] is in any type: fp32.
-  [[nodiscard]] at::Tensor run(ops::BlockStack stack, ops::StackInputs inputs) const;
+  [[nodiscard]] at::Tensor run(ops::BlockStack stack, ops::StackInputs inputs,
+                               const diffusion::Pass& pass) const;
 
-  /// The same with two streams, both in any type: in the compute type where there is no norm.
+  /// The same with two streams, both in any type: in the compute type where there is no norm. All
+  /// blocks are computed.
   [[nodiscard]] std::array<at::Tensor, 2> run_joint(ops::BlockStack stack,
                                                     ops::StackInputs inputs) const;
+
+  /// Where the tokens of a pass of the plain path lie: sequence(), or, while a step cache keeps
+  /// results of branches, the same around it.
+  [[nodiscard]] std::shared_ptr<const nn::Sequence> sequence_of(const diffusion::Pass& pass) const;
+
+  // Blocks of which a step cache may leave out some.
+  using Streams = std::vector<at::Tensor>;
+  /// Computes the blocks that are used as numbers first, ..., end - 1; behind the last one is the
+  /// first stream alone.
+  using BlockRange = std::function<Streams(Streams streams, int64_t first, int64_t end)>;
+  /// The first stream behind `count` blocks. first_input: the first norm of the first block, of the
+  /// first stream.
+  [[nodiscard]] at::Tensor through_blocks(Streams streams, int64_t count,
+                                          const diffusion::Pass& pass, const BlockRange& blocks,
+                                          const std::function<at::Tensor()>& first_input) const;
+  /// The same on the plain path: body(i, x) is the block that is used as number i. first_input
+  /// reads weights of the first block.
+  [[nodiscard]] at::Tensor through_plain_blocks(
+      at::Tensor x, int64_t count, const diffusion::Pass& pass,
+      const std::function<at::Tensor(int64_t i, const at::Tensor& x)>& body,
+      const std::function<at::Tensor()>& first_input) const;
+  /// Whether blocks may be left out: then stacks run in pieces.
+  [[nodiscard]] static bool runs_in_pieces(const diffusion::Pass& pass) {
+    return pass.cache != nullptr && pass.cache->leaves_out_blocks();
+  }
+  /// Blocks first, ..., end - 1 of a stack and of its vectors [V, n C], without the final norm.
+  [[nodiscard]] Streams run_piece(const ops::BlockStack& stack, const ops::StackInputs& inputs,
+                                  int64_t first, int64_t end) const;
+  /// LayerNorm(x) with shift and scale at columns `first` of vectors [V, n C]: in x's type.
+  [[nodiscard]] static at::Tensor normed(const at::Tensor& x, const at::Tensor& vectors,
+                                         int64_t first);
 
   /// ops::stack_vectors by the fast path's kernels.
   [[nodiscard]] at::Tensor stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,
@@ -58,6 +97,7 @@ class BlockModel : public Model {
   [[nodiscard]] at::Tensor packed_text(const ops::CrossAttentionBody& body,
                                        const at::Tensor& text) const;
 
+  [[nodiscard]] at::ScalarType compute_type() const;
   /// The bucket of the block that is used as number `use` in a pass.
   [[nodiscard]] int64_t block_bucket(int64_t use) const { return first_block_ + use; }
 
@@ -71,6 +111,8 @@ class BlockModel : public Model {
   std::vector<const nn::Parameter*> outside_;  // that add up over a step: no islands, in no ring
   std::shared_ptr<ops::BlockKernels> kernels_;
   ops::Recompute level_ = ops::Recompute::kNone;
+  diffusion::StepCacheConfig cache_;
+  diffusion::StepCacheUse cache_use_;
 };
 
 }  // namespace kinora::models

@@ -5,14 +5,17 @@
 #include <variant>
 #include <vector>
 
+#include "kinora/models/transformers/kept_branches.h"
+
 // Shapes: B batch, T frames, S' tokens of a frame here, C hidden.
 
 namespace kinora::models {
 namespace {
 
 template <typename Body>
-ops::Branch branch(Body body, const ops::SeamNumbers& vectors) {
-  return {.body = std::move(body), .seam = vectors};
+ops::Branch branch(const FastPass& pass, ops::BranchKind kind, Body body,
+                   const ops::SeamNumbers& vectors) {
+  return {.body = std::move(body), .seam = vectors, .kept = pass.kept(kind)};
 }
 
 void take(std::vector<at::Tensor>& gradients, std::initializer_list<const nn::Linear*> linears) {
@@ -48,6 +51,7 @@ at::Tensor FastPass::offset(const at::Tensor& positions) const {
 ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& attention,
                              nn::Span span, const ops::SeamNumbers& vectors,
                              const at::Tensor& rotary) {
+  const ops::BranchKind kind = kind_of(span);
   const bool has_kernel = !attention.has_rule(rotary) || pass.kernels.has_head_rules();
   if (pass.sequence.attends_packed() && span != nn::Span::kTime) {
     ops::SelfAttentionBody body = attention.body(pass.frames * pass.tokens, 1, {});
@@ -58,10 +62,11 @@ ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& atte
       const at::Tensor out = sequence.attend_packed(attention, parts, span, tokens_a_frame, rotary);
       return out.reshape({-1, out.size(3)});
     };
-    return branch(std::move(body), vectors);
+    return branch(pass, kind, std::move(body), vectors);
   }
   if (!has_kernel || pass.sequence.divides_tokens()) {
-    return branch(of_tokens(
+    return branch(pass, kind,
+                  of_tokens(
                       pass,
                       [&attention, &sequence = pass.sequence, span, rotary,
                        tokens = pass.tokens_a_frame](const at::Tensor& x) {
@@ -76,19 +81,20 @@ ops::Branch attention_branch(const FastPass& pass, const nn::SelfAttention& atte
   }
   switch (span) {
     case nn::Span::kFrame:
-      return branch(attention.body(pass.tokens, 1, angles), vectors);
+      return branch(pass, kind, attention.body(pass.tokens, 1, angles), vectors);
     case nn::Span::kTime:
-      return branch(attention.body(pass.frames, pass.tokens, angles), vectors);
+      return branch(pass, kind, attention.body(pass.frames, pass.tokens, angles), vectors);
     case nn::Span::kClip:
       break;
   }
-  return branch(attention.body(pass.frames * pass.tokens, 1, angles), vectors);
+  return branch(pass, kind, attention.body(pass.frames * pass.tokens, 1, angles), vectors);
 }
 
 ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attention,
                           const nn::Windows& windows, const ops::SeamNumbers& vectors,
                           const at::Tensor& rotary) {
-  return branch(of_tokens(
+  return branch(pass, ops::BranchKind::kTime,
+                of_tokens(
                     pass,
                     [&attention, &sequence = pass.sequence, windows, rotary](const at::Tensor& x) {
                       return sequence.window_attention(attention, x, windows, rotary);
@@ -100,7 +106,8 @@ ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attenti
 ops::Branch token_branch(const FastPass& pass,
                          std::function<at::Tensor(const at::Tensor& tokens)> function,
                          std::vector<at::Tensor> gradients, const ops::SeamNumbers& vectors) {
-  return branch(of_tokens(pass, std::move(function), std::move(gradients)), vectors);
+  return branch(pass, ops::BranchKind::kSpace,
+                of_tokens(pass, std::move(function), std::move(gradients)), vectors);
 }
 
 std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention) {
@@ -113,17 +120,18 @@ std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention) {
   return gradients;
 }
 
-ops::Branch text_branch(const nn::CrossAttention& attention) {
-  return branch(attention.body(), {});
+ops::Branch text_branch(const FastPass& pass, const nn::CrossAttention& attention) {
+  return branch(pass, ops::BranchKind::kText, attention.body(), {});
 }
 
 ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp, const ops::SeamNumbers& vectors) {
   if (!pass.sequence.divides_mlp()) {
-    return branch(mlp.body(), vectors);
+    return branch(pass, ops::BranchKind::kMlp, mlp.body(), vectors);
   }
   std::vector<at::Tensor> gradients;
   take(gradients, {&mlp.fc1, &mlp.fc2});
   return branch(
+      pass, ops::BranchKind::kMlp,
       of_tokens(
           pass,
           [&mlp, &sequence = pass.sequence](const at::Tensor& x) { return sequence.mlp(mlp, x); },

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "kinora/diffusion/step_cache.h"
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/self_attention.h"
@@ -20,6 +21,7 @@ namespace kinora::models {
 struct FastPass {
   ops::BlockKernels& kernels;
   const nn::Sequence& sequence;
+  diffusion::StepCache* cache = nullptr;  ///< of the pass; null: none
   int64_t batch = 0;
   int64_t frames = 0;
   int64_t tokens = 0;          ///< S', here
@@ -27,6 +29,10 @@ struct FastPass {
 
   /// fp32 [1 or B, T or 1, S' or 1, C] as an offset of every token: [T S', C].
   [[nodiscard]] at::Tensor offset(const at::Tensor& positions) const;
+  /// ops::Branch::kept of the next branch, in order of use.
+  [[nodiscard]] ops::KeptResult* kept(ops::BranchKind kind) const {
+    return cache == nullptr ? nullptr : cache->next(kind);
+  }
 };
 
 /// rotary: as nn::Sequence::self_attention's.
@@ -37,7 +43,7 @@ struct FastPass {
 [[nodiscard]] ops::Branch window_branch(const FastPass& pass, const nn::SelfAttention& attention,
                                         const nn::Windows& windows, const ops::SeamNumbers& vectors,
                                         const at::Tensor& rotary);
-/// Anything else that is done to tokens [B, T, S', C], which a pure function takes and returns.
+/// Attention by anything else, a pure function that takes and returns tokens [B, T, S', C].
 /// gradients: what its backward adds to.
 [[nodiscard]] ops::Branch token_branch(const FastPass& pass,
                                        std::function<at::Tensor(const at::Tensor& tokens)> function,
@@ -46,7 +52,7 @@ struct FastPass {
 /// What the backward of such a function adds to that uses `attention`.
 [[nodiscard]] std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention);
 /// Neither normed nor gated.
-[[nodiscard]] ops::Branch text_branch(const nn::CrossAttention& attention);
+[[nodiscard]] ops::Branch text_branch(const FastPass& pass, const nn::CrossAttention& attention);
 [[nodiscard]] ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp,
                                      const ops::SeamNumbers& vectors);
 

@@ -195,7 +195,8 @@ at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks, const at::Tens
                       {.x = x,
                        .vectors = vectors,
                        .text = prepared.of_texts.empty() ? fast_texts(conditions) : at::Tensor(),
-                       .text_lengths = fast_text_lengths(conditions).to(at::kInt).contiguous()});
+                       .text_lengths = fast_text_lengths(conditions).to(at::kInt).contiguous()},
+                      pass);
   return to_clip(final_layer.project(h), x_t);
 }
 

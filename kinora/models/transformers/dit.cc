@@ -159,6 +159,11 @@ at::Tensor DiTBlock::forward(const at::Tensor& x, const at::Tensor& c, const nn:
   return tapped(gated_sum(y, gate_mlp, sequence.mlp(mlp, h_mlp)));
 }
 
+at::Tensor DiTBlock::first_norm(const at::Tensor& x, const at::Tensor& c) const {
+  const std::vector<at::Tensor> m = adaLN_modulation.forward(c);
+  return modulated_norm(x, m[0], m[1]);
+}
+
 FinalLayer::FinalLayer(const ModelConfig& config)
     : linear(config.transformer.hidden,
              config.transformer.patch * config.transformer.patch * config.out_channels(),
@@ -232,16 +237,17 @@ at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                        sequence().enter(pos_embed.unsqueeze(1));
   const int64_t tokens = grid_of(config()).tokens_a_frame();
   if (pass.prepared.any()) {
-    const at::Tensor h = run(fast_stack(x, pass), {.x = x, .vectors = pass.prepared.of_times});
+    const at::Tensor h =
+        run(fast_stack(x, pass), {.x = x, .vectors = pass.prepared.of_times}, pass);
     return to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1));
   }
   const at::Tensor c = condition(t, conditions.labels);  // [B, C]
   if (is_fast()) {
-    const at::Tensor h =
-        run(fast_stack(x, pass), {.x = x, .condition = c, .vectors = final_layer.modulation(c)});
+    const at::Tensor h = run(fast_stack(x, pass),
+                             {.x = x, .condition = c, .vectors = final_layer.modulation(c)}, pass);
     return to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1));
   }
-  return tapped(to_image(sequence().leave(plain_blocks(x, c), tokens).squeeze(1)));
+  return tapped(to_image(sequence().leave(plain_blocks(x, c, pass), tokens).squeeze(1)));
 }
 
 at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
@@ -279,33 +285,44 @@ void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
   hook()(moment, buckets.block);
 }
 
-at::Tensor DiT::plain_blocks(at::Tensor x, const at::Tensor& c) const {
-  const int64_t tokens = grid_of(config()).tokens_a_frame();
-  for (int64_t i = 0; i < config().transformer.depth; ++i) {
-    const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
-    if (hook()) {
-      call_hook(ops::BucketMoment::kBeforeForward, i);
-      x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kAfterBackward, i); });
-    }
-    if (i < recompute_blocks()) {
-      x = ops::recompute(
-          [this, &block, tokens](const std::vector<at::Tensor>& in) {
-            return block.forward(in[0], in[1], sequence(), nn::Span::kFrame, tokens);
-          },
-          {x, c});
-    } else {
-      x = block.forward(x, c, sequence(), nn::Span::kFrame, tokens);
-    }
-    if (hook()) {
-      call_hook(ops::BucketMoment::kAfterForward, i);
-      x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kBeforeBackward, i); });
-    }
+at::Tensor DiT::plain_block(int64_t i, at::Tensor x, const at::Tensor& c,
+                            const nn::Sequence& tokens) const {
+  const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
+  if (hook()) {
+    call_hook(ops::BucketMoment::kBeforeForward, i);
+    x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kAfterBackward, i); });
   }
-  return final_layer.forward(x, c);  // [B, 1, N, P P out]
+  const auto forward = [&tokens, &block,
+                        count = grid_of(config()).tokens_a_frame()](const auto& in) {
+    return block.forward(in[0], in[1], tokens, nn::Span::kFrame, count);
+  };
+  const std::vector<at::Tensor> in = {x, c};
+  x = i < recompute_blocks() ? ops::recompute(forward, in) : forward(in);
+  if (hook()) {
+    call_hook(ops::BucketMoment::kAfterForward, i);
+    x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kBeforeBackward, i); });
+  }
+  return x;
+}
+
+at::Tensor DiT::plain_blocks(const at::Tensor& x, const at::Tensor& c,
+                             const diffusion::Pass& pass) const {
+  const int64_t depth = config().transformer.depth;
+  const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
+  const at::Tensor out = through_plain_blocks(
+      x, depth, pass,
+      [&](int64_t i, const at::Tensor& in) { return plain_block(i, in, c, *tokens); },
+      [&] {
+        at::Tensor h;
+        with_bucket(dit_block_buckets(depth, 0).modulation,
+                    [&] { h = blocks.items.front()->first_norm(x, c); });
+        return h;
+      });
+  return final_layer.forward(out, c);  // [B, 1, N, P P out]
 }
 
 ops::BlockStack DiT::fast_stack(const at::Tensor& x, const diffusion::Pass& pass) const {
-  const FastPass fast = fast_pass(x, grid_of(config()).tokens_a_frame());
+  const FastPass fast = fast_pass(x, grid_of(config()).tokens_a_frame(), pass);
   std::vector<ops::Block> stacked;
   for (const auto& block : blocks.items) {
     stacked.push_back(block->fast(fast, nn::Span::kFrame));

@@ -102,6 +102,9 @@ class DiTBlock : public nn::Module {
                                    const nn::Sequence& sequence, nn::Span span,
                                    int64_t tokens) const;
 
+  /// The norm that attention reads.
+  [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const at::Tensor& c) const;
+
   // For the fast path.
   [[nodiscard]] ops::Block fast(const FastPass& pass, nn::Span span) const;
   [[nodiscard]] ops::LinearWeights modulation() const { return adaLN_modulation.weights(); }
@@ -151,7 +154,10 @@ class DiT : public BlockModel {
                                    const diffusion::Pass& pass) override;
   /// x: [B, 1, S', C], or undefined for stack_vectors().
   [[nodiscard]] ops::BlockStack fast_stack(const at::Tensor& x, const diffusion::Pass& pass) const;
-  [[nodiscard]] at::Tensor plain_blocks(at::Tensor x, const at::Tensor& c) const;
+  [[nodiscard]] at::Tensor plain_blocks(const at::Tensor& x, const at::Tensor& c,
+                                        const diffusion::Pass& pass) const;
+  [[nodiscard]] at::Tensor plain_block(int64_t i, at::Tensor x, const at::Tensor& c,
+                                       const nn::Sequence& tokens) const;
   void call_hook(ops::BucketMoment moment, int64_t block) const;
   [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
   [[nodiscard]] at::Tensor to_image(const at::Tensor& patches) const;

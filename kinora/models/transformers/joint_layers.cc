@@ -180,19 +180,28 @@ Tensors StreamBlock::modulation(const at::Tensor& condition) const {
   return adaLN_modulation.forward(condition);
 }
 
-at::Tensor StreamBlock::project(const at::Tensor& x, const Tensors& m) const {
-  return attn.project(modulated_norm(x, m[0], m[1]));
+at::Tensor StreamBlock::first_norm(const at::Tensor& x, const Tensors& m) {
+  return modulated_norm(x, m[0], m[1]);
 }
 
-at::Tensor StreamBlock::finish(const at::Tensor& x, const Tensors& m, const at::Tensor& attended,
+at::Tensor StreamBlock::project(const at::Tensor& x, const Tensors& m) const {
+  return attn.project(first_norm(x, m));
+}
+
+at::Tensor StreamBlock::finish(const at::Tensor& x, const Tensors& m, const at::Tensor& added,
                                const JointTokens& tokens) const {
-  at::Tensor y = gated_sum(x, m[2], attn.finish(attended));
+  at::Tensor y = gated_sum(x, m[2], added);
   if (attn2) {
-    const at::Tensor packed = attn2->project(modulated_norm(x, m[kSecond], m[kSecond + 1]));
-    const at::Tensor second = attend({packed}, tokens, /*is_turned=*/false)[0];
-    y = gated_sum(y, m[kSecond + 2], attn2->finish(second));
+    const Tensors second = tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
+      const at::Tensor packed = attn2->project(modulated_norm(x, m[kSecond], m[kSecond + 1]));
+      return Tensors{attn2->finish(attend({packed}, tokens, /*is_turned=*/false)[0])};
+    });
+    y = gated_sum(y, m[kSecond + 2], second[0]);
   }
-  return tapped(gated_sum(y, m[kMlp + 2], mlp->forward(modulated_norm(y, m[kMlp], m[kMlp + 1]))));
+  const Tensors hidden = tokens.sequence->branch(ops::BranchKind::kMlp, [&] {
+    return Tensors{mlp->forward(modulated_norm(y, m[kMlp], m[kMlp + 1]))};
+  });
+  return tapped(gated_sum(y, m[kMlp + 2], hidden[0]));
 }
 
 StreamBlock::Fast StreamBlock::fast(const FastJoint& joint, int64_t stream,
@@ -206,11 +215,17 @@ StreamBlock::Fast StreamBlock::fast(const FastJoint& joint, int64_t stream,
     fast.seam.gate = -1;
     return fast;
   }
-  fast.mlp = ops::Branch{.body = mlp->body(), .seam = seam(kMlp), .stream = stream};
+  fast.mlp = ops::Branch{.body = mlp->body(),
+                         .seam = seam(kMlp),
+                         .stream = stream,
+                         .kept = joint.kept(ops::BranchKind::kMlp)};
   fast.num_vectors = 2 * kSeam;
   if (attn2) {
-    fast.beside = ops::Branch{
-        .body = attn2->body(joint), .seam = seam(kSecond), .stream = stream, .is_beside = true};
+    fast.beside = ops::Branch{.body = attn2->body(joint),
+                              .seam = seam(kSecond),
+                              .stream = stream,
+                              .is_beside = true,
+                              .kept = joint.kept(ops::BranchKind::kSpace)};
     fast.num_vectors += kSeam;
   }
   return fast;
@@ -241,12 +256,17 @@ Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) c
   const at::Tensor& text = streams[1];
   const Tensors m_image = x_block.modulation(inputs.condition);
   const Tensors m_text = context_block.modulation(inputs.condition);
-  const Tensors attended =
-      attend({x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
-  const at::Tensor x = x_block.finish(image, m_image, attended[0], inputs.tokens);
+  const Tensors added = inputs.tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
+    const Tensors attended = attend(
+        {x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
+    return context_block.ends()
+               ? Tensors{x_block.result(attended[0])}
+               : Tensors{x_block.result(attended[0]), context_block.result(attended[1])};
+  });
+  const at::Tensor x = x_block.finish(image, m_image, added[0], inputs.tokens);
   return context_block.ends()
              ? Tensors{x}
-             : Tensors{x, context_block.finish(text, m_text, attended[1], inputs.tokens)};
+             : Tensors{x, context_block.finish(text, m_text, added[1], inputs.tokens)};
 }
 
 ops::Block JointBlock::fast(const FastJoint& joint) const {
@@ -270,8 +290,10 @@ ops::Block JointBlock::fast(const FastJoint& joint) const {
       return std::array{out[0], out[1]};
     };
   }
-  block.branches.push_back(
-      {.body = std::move(attention), .seam = image.seam, .second_seam = text.seam});
+  block.branches.push_back({.body = std::move(attention),
+                            .seam = image.seam,
+                            .second_seam = text.seam,
+                            .kept = joint.kept(ops::BranchKind::kSpace)});
   block.branches.push_back(*image.mlp);
   if (text.mlp) {
     block.branches.push_back(*text.mlp);
@@ -315,12 +337,14 @@ at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs
   const Tensors m = modulation.forward(inputs.condition);
   const int64_t hidden = x.size(-1) / linear1.group().size();
   const at::Tensor both = linear1.forward(modulated_norm(x, m[0], m[1]));
-  const Tensors packed =
-      norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, -1, head_size_}))
-          .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
   const at::Tensor mlp = at::gelu(both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden), "tanh");
-  const at::Tensor attended = at::cat(attend(packed, tokens), 2);
-  return tapped(gated_sum(x, m[2], linear2.forward(at::cat({attended, mlp}, -1))));
+  const Tensors attended = tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
+    const Tensors packed =
+        norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, -1, head_size_}))
+            .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
+    return Tensors{at::cat(attend(packed, tokens), 2)};
+  });
+  return tapped(gated_sum(x, m[2], linear2.forward(at::cat({attended[0], mlp}, -1))));
 }
 
 ops::Block ParallelBlock::fast(const FastJoint& joint) const {
@@ -351,7 +375,9 @@ ops::Block ParallelBlock::fast(const FastJoint& joint) const {
           .view({-1, hidden});
     };
   }
-  return {.branches = {{.body = std::move(body), .seam = {.shift = 0, .scale = 1, .gate = 2}}},
+  return {.branches = {{.body = std::move(body),
+                        .seam = {.shift = 0, .scale = 1, .gate = 2},
+                        .kept = joint.kept(ops::BranchKind::kSpace)}},
           .num_vectors = kSeam};
 }
 

@@ -43,9 +43,15 @@ struct JointInputs {
 /// What all blocks share on the fast path.
 struct FastJoint {
   JointTokens tokens;
-  ops::HeadRule rotation{};  ///< cosines and sines [N' + L', D / 2]; undefined: none
+  diffusion::StepCache* cache = nullptr;  ///< of the pass; null: none
+  ops::HeadRule rotation{};               ///< cosines and sines [N' + L', D / 2]; undefined: none
   /// int32 [B]: N + text_lengths, where attention is here. Undefined: all.
   at::Tensor key_lengths{};
+
+  /// ops::Branch::kept of the next branch, in order of use.
+  [[nodiscard]] ops::KeptResult* kept(ops::BranchKind kind) const {
+    return cache == nullptr ? nullptr : cache->next(kind);
+  }
 };
 
 // Members that hold parameters are named as the keys of Stable Diffusion 3.
@@ -106,10 +112,16 @@ class StreamBlock : public nn::Module {
 
   /// The vectors of its seams, of `condition`.
   [[nodiscard]] std::vector<at::Tensor> modulation(const at::Tensor& condition) const;
+  /// The norm that attention reads.
+  [[nodiscard]] static at::Tensor first_norm(const at::Tensor& x, const std::vector<at::Tensor>& m);
   [[nodiscard]] at::Tensor project(const at::Tensor& x, const std::vector<at::Tensor>& m) const;
-  /// What is behind attention.
+  /// What attention adds to the stream, before its gate.
+  [[nodiscard]] at::Tensor result(const at::Tensor& attended) const {
+    return attn.finish(attended);
+  }
+  /// What is behind attention, whose result() `added` is.
   [[nodiscard]] at::Tensor finish(const at::Tensor& x, const std::vector<at::Tensor>& m,
-                                  const at::Tensor& attended, const JointTokens& tokens) const;
+                                  const at::Tensor& added, const JointTokens& tokens) const;
   [[nodiscard]] bool ends() const { return attn.ends(); }
   [[nodiscard]] int64_t num_heads() const { return attn.num_heads(); }
 
@@ -142,6 +154,10 @@ class JointBlock : public nn::Module {
   /// streams: image, text. Returns those that go on, the image first.
   [[nodiscard]] std::vector<at::Tensor> forward(const std::vector<at::Tensor>& streams,
                                                 const JointInputs& inputs) const;
+  /// The norm that attention reads of the image.
+  [[nodiscard]] at::Tensor first_norm(const at::Tensor& image, const at::Tensor& condition) const {
+    return StreamBlock::first_norm(image, x_block.modulation(condition));
+  }
 
   // For the fast path: the image is stream 0.
   [[nodiscard]] ops::Block fast(const FastJoint& joint) const;

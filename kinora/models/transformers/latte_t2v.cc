@@ -93,10 +93,10 @@ at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (grid.frames > 1) {
     time = pos_embed_temporal.unsqueeze(2);  // [1, T, 1, C]
   }
-  at::Tensor x = embed(x_t, pos_embed.unsqueeze(1));  // [B, T, S', C]
+  const at::Tensor x = embed(x_t, pos_embed.unsqueeze(1));  // [B, T, S', C]
   const int64_t tokens = grid.tokens_a_frame();
   if (is_fast()) {
-    const FastPass fast = fast_pass(x, tokens);
+    const FastPass fast = fast_pass(x, tokens, pass);
     std::vector<ops::Block> stacked;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       const CaptionBlock& in_space = spatial_blocks[i];
@@ -113,27 +113,33 @@ at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
   }
   const TimeVectors of_time = time_vectors(t, conditions);
   const BlockConditions inputs = block_conditions(of_time.vectors, conditions);
-  const CaptionBlock::Attend attend = [this, tokens](const nn::SelfAttention& attention,
-                                                     const at::Tensor& frames) {
-    return sequence().self_attention(attention, frames, nn::Span::kFrame, tokens);
+  const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
+  const CaptionBlock::Attend attend = [&own = *own, tokens](const nn::SelfAttention& attention,
+                                                            const at::Tensor& frames) {
+    return own.self_attention(attention, frames, nn::Span::kFrame, tokens);
   };
-  for (int64_t i = 0; i < config().transformer.depth; ++i) {
-    const bool recompute = i < recompute_blocks();
-    x = run_plain(2 * i, recompute, x, inputs,
-                  [this, &block = spatial_blocks[i], attend](const at::Tensor& in,
-                                                             const BlockConditions& given) {
-                    return block.forward(in, given, sequence(), attend);
-                  });
-    if (i == 0 && time.defined()) {
-      x = x + time;
-    }
-    x = run_plain(2 * i + 1, recompute, x, inputs,
-                  [this, &block = temporal_blocks[i], tokens](const at::Tensor& in,
-                                                              const BlockConditions& given) {
-                    return block.forward(in, given, sequence(), tokens);
-                  });
-  }
-  return finish(x, of_time.condition, x_t);
+  const auto in_space = [&](int64_t i, const at::Tensor& clip) {
+    return run_plain(2 * i, i < recompute_blocks(), clip, inputs,
+                     [&own = *own, &block = spatial_blocks[i], attend](
+                         const at::Tensor& in, const BlockConditions& given) {
+                       return block.forward(in, given, own, attend);
+                     });
+  };
+  const auto in_time = [&](int64_t i, const at::Tensor& clip) {
+    return run_plain(2 * i + 1, i < recompute_blocks(),
+                     i == 0 && time.defined() ? clip + time : clip, inputs,
+                     [&own = *own, &block = temporal_blocks[i], tokens](
+                         const at::Tensor& in, const BlockConditions& given) {
+                       return block.forward(in, given, own, tokens);
+                     });
+  };
+  const at::Tensor out = through_plain_blocks(
+      x, 2 * config().transformer.depth, pass,
+      [&](int64_t use, const at::Tensor& clip) {
+        return use % 2 == 0 ? in_space(use / 2, clip) : in_time(use / 2, clip);
+      },
+      [&] { return spatial_blocks[0].first_norm(x, inputs); });
+  return finish(out, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

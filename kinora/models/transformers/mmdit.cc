@@ -267,30 +267,45 @@ at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
   return pos_embed.defined() ? x + sequence().enter(positions(grid_of(config(), x_t))) : x;
 }
 
-at::Tensor MMDiT::plain_blocks(Tensors streams, const at::Tensor& c,
-                               const JointTokens& tokens) const {
+at::Tensor MMDiT::plain_blocks(const Streams& streams, const at::Tensor& c,
+                               const JointTokens& tokens, const diffusion::Pass& pass) const {
   const TransformerConfig& own = config().transformer;
-  const auto run = [&](int64_t use, const auto& block_forward) {
-    const auto body = [block_forward, tokens](const Tensors& in) {
-      return block_forward(in, JointInputs{.condition = in.back(), .tokens = tokens});
+  const int64_t count = own.depth + own.parallel_depth;
+  const auto run = [&](int64_t use, Streams in, const auto& block_forward) {
+    const auto body = [block_forward, tokens](const Tensors& all) {
+      return block_forward(all, JointInputs{.condition = all.back(), .tokens = tokens});
     };
-    streams = run_block(body, std::move(streams), {c}, use < recompute_blocks(), hook(),
-                        block_bucket(use));
+    return run_block(body, std::move(in), {c}, use < recompute_blocks(), hook(), block_bucket(use));
   };
-  for (int64_t i = 0; i < own.depth; ++i) {
-    run(i, [&block = joint_blocks[i]](const Tensors& in, const JointInputs& its) {
-      return block.forward({in[0], in[1]}, its);
-    });
-  }
-  if (own.parallel_depth > 0) {
-    streams = {at::cat(streams, 2)};
-  }
-  for (int64_t i = 0; i < own.parallel_depth; ++i) {
-    run(own.depth + i, [&block = single_blocks[i]](const Tensors& in, const JointInputs& its) {
-      return Tensors{block.forward(in[0], its)};
-    });
-  }
-  return final_layer.forward(streams[0].narrow(2, 0, tokens.own_image), c);
+  const auto blocks = [&](Streams in, int64_t first, int64_t end) {
+    for (int64_t use = first; use < end; ++use) {
+      if (use < own.depth) {
+        in = run(use, std::move(in),
+                 [&block = joint_blocks[use]](const Tensors& all, const JointInputs& its) {
+                   return block.forward({all[0], all[1]}, its);
+                 });
+        continue;
+      }
+      if (use == own.depth) {
+        in = {at::cat(in, 2)};
+      }
+      in = run(
+          use, std::move(in),
+          [&block = single_blocks[use - own.depth]](const Tensors& all, const JointInputs& its) {
+            return Tensors{block.forward(all[0], its)};
+          });
+    }
+    if (end == count) {
+      in = {in[0].narrow(2, 0, tokens.own_image)};
+    }
+    return in;
+  };
+  const at::Tensor out = through_blocks(streams, count, pass, blocks, [&] {
+    at::Tensor h;
+    with_bucket(block_bucket(0), [&] { h = joint_blocks[0].first_norm(streams[0], c); });
+    return h;
+  });
+  return final_layer.forward(out, c);
 }
 
 MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass) const {
@@ -346,7 +361,7 @@ int64_t MMDiT::vector_columns(const ops::BlockStack& stack) const {
 
 at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
                               const JointTokens& tokens, const diffusion::Pass& pass) const {
-  FastJoint joint{.tokens = tokens};
+  FastJoint joint{.tokens = tokens, .cache = pass.cache};
   if (tokens.image_angles.defined()) {
     joint.rotation =
         nn::head_rule({}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
@@ -355,22 +370,73 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
     joint.key_lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
   }
   Stacks all = stacks(joint, pass);
+  if (runs_in_pieces(pass)) {
+    return final_layer.project(fast_pieces(
+        all, streams,
+        c.defined() ? all_vectors(all, c, final_layer.modulation(c)) : pass.prepared.of_times,
+        tokens, pass));
+  }
   ops::StackInputs inputs{
       .x = streams[0], .second = streams[1], .condition = c, .vectors = at::Tensor()};
   const at::Tensor last = c.defined() ? final_layer.modulation(c) : pass.prepared.of_times;
   if (!all.parallel) {
     inputs.vectors = last;
-    return final_layer.project(run(std::move(all.joint), std::move(inputs)));
+    return final_layer.project(run(std::move(all.joint), std::move(inputs), pass));
   }
   // Of vectors that are there, the joint blocks' come first.
   const int64_t of_joint = c.defined() ? 0 : vector_columns(all.joint);
   inputs.vectors = last.narrow(1, 0, of_joint);
   const auto out = run_joint(std::move(all.joint), std::move(inputs));
-  const at::Tensor h =
-      run(std::move(*all.parallel), {.x = at::cat({out[0], out[1]}, 2),
-                                     .condition = c,
-                                     .vectors = last.narrow(1, of_joint, last.size(1) - of_joint)});
+  const at::Tensor h = run(std::move(*all.parallel),
+                           {.x = at::cat({out[0], out[1]}, 2),
+                            .condition = c,
+                            .vectors = last.narrow(1, of_joint, last.size(1) - of_joint)},
+                           pass);
   return final_layer.project(h.narrow(2, 0, tokens.own_image));
+}
+
+at::Tensor MMDiT::fast_pieces(const Stacks& stacks, const Streams& streams,
+                              const at::Tensor& vectors, const JointTokens& tokens,
+                              const diffusion::Pass& pass) const {
+  const int64_t depth = config().transformer.depth;
+  const int64_t count = depth + config().transformer.parallel_depth;
+  const auto piece = [&](const ops::BlockStack& stack, const Streams& in, int64_t column,
+                         int64_t first, int64_t end) {
+    return run_piece(stack,
+                     {.x = in[0],
+                      .second = in.size() > 1 ? in[1] : at::Tensor(),
+                      .vectors = vectors.narrow(1, column, vectors.size(1) - column)},
+                     first, end);
+  };
+  const auto blocks = [&](Streams in, int64_t first, int64_t end) {
+    if (first < depth) {
+      in = piece(stacks.joint, in, 0, first, std::min(end, depth));
+    }
+    if (end > depth) {
+      if (first <= depth) {
+        in = {at::cat(in, 2)};
+      }
+      in = piece(*stacks.parallel, in, vector_columns(stacks.joint),
+                 std::max<int64_t>(first - depth, 0), end - depth);
+    }
+    if (end == count) {
+      in = {in[0].narrow(2, 0, tokens.own_image)};
+    }
+    return in;
+  };
+  const at::Tensor h = through_blocks({streams[0].to(compute_type()), streams[1]}, count, pass,
+                                      blocks, [&] { return normed(streams[0], vectors, 0); });
+  return normed(h.to(at::kFloat), vectors, vectors.size(1) / h.size(-1) - 2);
+}
+
+at::Tensor MMDiT::all_vectors(const Stacks& stacks, const at::Tensor& c,
+                              const at::Tensor& last) const {
+  if (!stacks.parallel) {
+    return stack_vectors(stacks.joint, c, last);
+  }
+  return at::cat({stack_vectors(stacks.joint, c, last.narrow(1, 0, 0)),
+                  stack_vectors(*stacks.parallel, c, last)},
+                 1);
 }
 
 diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
@@ -398,14 +464,8 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
     return {};
   }
   const at::Tensor c = condition(times.repeat_interleave(batch), repeated);
-  const at::Tensor last = final_layer.modulation(c);
-  if (!all.parallel) {
-    return {.of_times = stack_vectors(all.joint, c, last).view({times.size(0), batch, -1})};
-  }
-  return {.of_times = at::cat({stack_vectors(all.joint, c, last.narrow(1, 0, 0)),
-                               stack_vectors(*all.parallel, c, last)},
-                              1)
-                          .view({times.size(0), batch, -1})};
+  return {.of_times =
+              all_vectors(all, c, final_layer.modulation(c)).view({times.size(0), batch, -1})};
 }
 
 at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
@@ -416,7 +476,8 @@ at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   const Tensors streams = {
       embed_image(x_t, conditions),
       context_embedder.forward(sequence().enter(one_frame(text))).to(at::kFloat)};
-  JointTokens tokens{.sequence = &sequence(),
+  const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
+  JointTokens tokens{.sequence = own.get(),
                      .image = grid.frames * grid.tokens_a_frame(),
                      .text = text.size(1),
                      .own_image = streams[0].size(2),
@@ -435,7 +496,7 @@ at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
     patches = fast_blocks(streams, pass.prepared.any() ? at::Tensor() : condition(t, conditions),
                           tokens, pass);
   } else {
-    patches = plain_blocks(streams, condition(t, conditions), tokens);
+    patches = plain_blocks(streams, condition(t, conditions), tokens, pass);
   }
   patches = sequence()
                 .leave(patches, tokens.image)

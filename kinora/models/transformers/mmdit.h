@@ -45,10 +45,11 @@ class MMDiT : public BlockModel {
   [[nodiscard]] at::Tensor positions(const Grid& grid) const;
 
   /// The blocks: image and text fp32 [B, 1, tokens, C] to the image's patches [B, 1, N', ..].
-  [[nodiscard]] at::Tensor plain_blocks(std::vector<at::Tensor> streams, const at::Tensor& c,
-                                        const JointTokens& tokens) const;
+  [[nodiscard]] at::Tensor plain_blocks(const Streams& streams, const at::Tensor& c,
+                                        const JointTokens& tokens,
+                                        const diffusion::Pass& pass) const;
   /// c undefined: `pass` has what was prepared.
-  [[nodiscard]] at::Tensor fast_blocks(const std::vector<at::Tensor>& streams, const at::Tensor& c,
+  [[nodiscard]] at::Tensor fast_blocks(const Streams& streams, const at::Tensor& c,
                                        const JointTokens& tokens,
                                        const diffusion::Pass& pass) const;
   [[nodiscard]] bool takes_fast_path() const;
@@ -58,6 +59,14 @@ class MMDiT : public BlockModel {
     std::optional<ops::BlockStack> parallel;
   };
   [[nodiscard]] Stacks stacks(const FastJoint& joint, const diffusion::Pass& pass) const;
+  /// The same of stacks whose blocks a step cache may leave out. vectors: of all blocks and of the
+  /// final norm.
+  [[nodiscard]] at::Tensor fast_pieces(const Stacks& stacks, const Streams& streams,
+                                       const at::Tensor& vectors, const JointTokens& tokens,
+                                       const diffusion::Pass& pass) const;
+  /// The vectors of all blocks and of the final norm. last: the latter, [V, 2 C].
+  [[nodiscard]] at::Tensor all_vectors(const Stacks& stacks, const at::Tensor& c,
+                                       const at::Tensor& last) const;
   /// Of the vectors that the stack's modulation makes.
   [[nodiscard]] int64_t vector_columns(const ops::BlockStack& stack) const;
 

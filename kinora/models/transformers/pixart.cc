@@ -28,9 +28,12 @@ CaptionBlock::Attend PixArtBlock::attend(const nn::Sequence& sequence, const Gri
       return sequence.self_attention(attention, image, nn::Span::kFrame, tokens);
     };
   }
-  return [this, grid](const nn::SelfAttention& attention, const at::Tensor& image) {
-    return kv_compression_->attend(attention, image.flatten(0, 1), grid.rows, grid.columns)
-        .view_as(image);
+  return [this, &sequence, grid](const nn::SelfAttention& attention, const at::Tensor& image) {
+    return sequence.branch(ops::BranchKind::kSpace, [&] {
+      return std::vector{
+          kv_compression_->attend(attention, image.flatten(0, 1), grid.rows, grid.columns)
+              .view_as(image)};
+    })[0];
   };
 }
 
@@ -130,11 +133,11 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
 
   const Grid own = grid_of(config());
   const bool has_own_size = grid.rows == own.rows && grid.columns == own.columns;
-  at::Tensor x = embed(
+  const at::Tensor x = embed(
       x_t, has_own_size ? pos_embed.unsqueeze(1)
                         : stretched_positions(config(), grid, x_t.device()));  // [B, 1, S', C]
   if (is_fast()) {
-    const FastPass fast = fast_pass(x, grid.tokens_a_frame());
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
     std::vector<ops::Block> stacked;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, grid));
@@ -143,14 +146,18 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
   }
   const TimeVectors of_time = time_vectors(t, conditions);
   const BlockConditions inputs = block_conditions(of_time.vectors, conditions);
-  for (int64_t i = 0; i < config().transformer.depth; ++i) {
-    x = run_plain(
-        i, i < recompute_blocks(), x, inputs,
-        [this, &block = blocks[i], grid](const at::Tensor& image, const BlockConditions& in) {
-          return block.forward(image, in, sequence(), block.attend(sequence(), grid));
-        });
-  }
-  return finish(x, of_time.condition, x_t);
+  const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
+  const at::Tensor out = through_plain_blocks(
+      x, config().transformer.depth, pass,
+      [&](int64_t i, const at::Tensor& image) {
+        return run_plain(i, i < recompute_blocks(), image, inputs,
+                         [&tokens = *tokens, &block = blocks[i], grid](
+                             const at::Tensor& in, const BlockConditions& given) {
+                           return block.forward(in, given, tokens, block.attend(tokens, grid));
+                         });
+      },
+      [&] { return blocks[0].first_norm(x, inputs); });
+  return finish(out, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

@@ -138,9 +138,9 @@ at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor scale = picture_scale(config(), conditions);
   const at::Tensor rotary =
       rotary_angles(rope.freqs, at::arange(grid.frames, scale.options())).unsqueeze(1);
-  at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
+  const at::Tensor x = embed(x_t, scaled_positions(config(), grid, scale));  // [B, T, S', C]
   if (is_fast()) {
-    const FastPass fast = fast_pass(x, grid.tokens_a_frame());
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
     std::vector<ops::Block> stacked;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       stacked.push_back(blocks[i].fast(fast, rotary));
@@ -149,14 +149,18 @@ at::Tensor STDiT2::predict(const at::Tensor& x_t, const at::Tensor& t,
   }
   const TimeVectors of_time = time_vectors(t, conditions);
   const BlockConditions inputs = block_conditions(of_time.vectors, conditions);
-  for (int64_t i = 0; i < config().transformer.depth; ++i) {
-    x = run_plain(i, i < recompute_blocks(), x, inputs,
-                  [this, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
-                      const at::Tensor& in, const BlockConditions& given) {
-                    return block.forward(in, given, sequence(), tokens, rotary);
-                  });
-  }
-  return finish(x, of_time.condition, x_t);
+  const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
+  const at::Tensor out = through_plain_blocks(
+      x, config().transformer.depth, pass,
+      [&](int64_t i, const at::Tensor& clip) {
+        return run_plain(i, i < recompute_blocks(), clip, inputs,
+                         [&own = *own, &block = blocks[i], tokens = grid.tokens_a_frame(), rotary](
+                             const at::Tensor& in, const BlockConditions& given) {
+                           return block.forward(in, given, own, tokens, rotary);
+                         });
+      },
+      [&] { return blocks[0].first_norm(x, inputs); });
+  return finish(out, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

@@ -97,7 +97,7 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
   }
   const Angles angles = angles_of(grid, scale);
   if (is_fast()) {
-    const FastPass fast = fast_pass(x, grid.tokens_a_frame());
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
     std::vector<ops::Block> stacked;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
       const CaptionBlock& in_space = spatial_blocks[i];
@@ -120,19 +120,23 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (embeds_given(conditions)) {
     inputs = with_null_text(std::move(inputs), conditions);
   }
-  const CaptionBlock::Attend in_space = attend_space(grid, angles.space);
-  const CaptionBlock::Attend in_time = attend_time(grid, angles.time);
-  for (int64_t i = 0; i < config().transformer.depth; ++i) {
-    const bool recompute = i < recompute_blocks();
-    const auto body = [this](const CaptionBlock& block, const CaptionBlock::Attend& attend) {
-      return [this, &block, attend](const at::Tensor& tokens, const BlockConditions& in) {
-        return block.forward(tokens, in, sequence(), attend);
-      };
-    };
-    x = run_plain(2 * i, recompute, x, inputs, body(spatial_blocks[i], in_space));
-    x = run_plain(2 * i + 1, recompute, x, inputs, body(temporal_blocks[i], in_time));
-  }
-  return finish(x, of_time.condition, x_t);
+  const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
+  const CaptionBlock::Attend in_space = attend_space(*own, grid, angles.space);
+  const CaptionBlock::Attend in_time = attend_time(*own, grid, angles.time);
+  const at::Tensor out = through_plain_blocks(
+      x, 2 * config().transformer.depth, pass,
+      [&](int64_t use, const at::Tensor& clip) {
+        const bool is_in_space = use % 2 == 0;
+        return run_plain(
+            use, use / 2 < recompute_blocks(), clip, inputs,
+            [&own = *own, &block = (is_in_space ? spatial_blocks : temporal_blocks)[use / 2],
+             attend = is_in_space ? in_space : in_time](const at::Tensor& in,
+                                                        const BlockConditions& given) {
+              return block.forward(in, given, own, attend);
+            });
+      },
+      [&] { return spatial_blocks[0].first_norm(x, inputs); });
+  return finish(out, of_time.condition, x_t);
 }
 
 bool STDiT3::embeds_given(const diffusion::Conditions& conditions) const {
@@ -219,23 +223,25 @@ STDiT3::Angles STDiT3::angles_of(const Grid& grid, const at::Tensor& scale) cons
   return angles;
 }
 
-CaptionBlock::Attend STDiT3::attend_space(const Grid& grid, const at::Tensor& angles) const {
-  return [this, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
-                                                        const at::Tensor& x) {
-    return sequence().self_attention(attention, x, nn::Span::kFrame, tokens, angles);
+CaptionBlock::Attend STDiT3::attend_space(const nn::Sequence& sequence, const Grid& grid,
+                                          const at::Tensor& angles) const {
+  return [&sequence, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
+                                                             const at::Tensor& x) {
+    return sequence.self_attention(attention, x, nn::Span::kFrame, tokens, angles);
   };
 }
 
-CaptionBlock::Attend STDiT3::attend_time(const Grid& grid, const at::Tensor& angles) const {
+CaptionBlock::Attend STDiT3::attend_time(const nn::Sequence& sequence, const Grid& grid,
+                                         const at::Tensor& angles) const {
   if (config().transformer.window.empty()) {
-    return [this, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
-                                                          const at::Tensor& x) {
-      return sequence().self_attention(attention, x, nn::Span::kTime, tokens, angles);
+    return [&sequence, angles, tokens = grid.tokens_a_frame()](const nn::SelfAttention& attention,
+                                                               const at::Tensor& x) {
+      return sequence.self_attention(attention, x, nn::Span::kTime, tokens, angles);
     };
   }
-  return [this, angles, windows = windows_of(grid)](const nn::SelfAttention& attention,
-                                                    const at::Tensor& x) {
-    return sequence().window_attention(attention, x, windows, angles);
+  return [&sequence, angles, windows = windows_of(grid)](const nn::SelfAttention& attention,
+                                                         const at::Tensor& x) {
+    return sequence.window_attention(attention, x, windows, angles);
   };
 }
 

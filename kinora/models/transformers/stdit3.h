@@ -55,8 +55,10 @@ class STDiT3 : public CaptionModel {
   [[nodiscard]] Angles angles_of(const Grid& grid, const at::Tensor& scale) const;
   [[nodiscard]] nn::Windows windows_of(const Grid& grid) const;
   // Of the plain path.
-  [[nodiscard]] CaptionBlock::Attend attend_space(const Grid& grid, const at::Tensor& angles) const;
-  [[nodiscard]] CaptionBlock::Attend attend_time(const Grid& grid, const at::Tensor& angles) const;
+  [[nodiscard]] CaptionBlock::Attend attend_space(const nn::Sequence& sequence, const Grid& grid,
+                                                  const at::Tensor& angles) const;
+  [[nodiscard]] CaptionBlock::Attend attend_time(const nn::Sequence& sequence, const Grid& grid,
+                                                 const at::Tensor& angles) const;
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   SizeEmbedder fps_embedder;

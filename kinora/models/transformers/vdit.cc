@@ -127,14 +127,14 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor c =
       t_embedder.forward(t) + y_embedder.forward(pooled, conditions.null_text);  // [B, C]
   const int64_t tokens = grid_of(config()).tokens_a_frame();
-  at::Tensor x = x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
-                 sequence().enter(pos_embed_spatial.unsqueeze(1));  // [B, T, S', C]
+  const at::Tensor x = x_embedder.forward(sequence().enter(to_patches(config(), x_t))) +
+                       sequence().enter(pos_embed_spatial.unsqueeze(1));  // [B, T, S', C]
   const auto to_clip = [&](const at::Tensor& part) {
     return tapped(from_patches(config(), sequence().leave(part, tokens), x_t));
   };
   const at::Tensor time = pos_embed_temporal.narrow(1, 0, x.size(1)).unsqueeze(2);  // [1, T, 1, C]
   if (is_fast()) {
-    const FastPass fast = fast_pass(x, tokens);
+    const FastPass fast = fast_pass(x, tokens, pass);
     std::vector<ops::Block> stacked;
     std::vector<ops::LinearWeights> modulation;
     for (int64_t i = 0; i < config().transformer.depth; ++i) {
@@ -148,20 +148,25 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
     all.modulation = std::move(modulation);
     all.modulation_buckets.assign(all.modulation.size(), -1);
     const at::Tensor h =
-        run(std::move(all), {.x = x, .condition = c, .vectors = final_layer.modulation(c)});
+        run(std::move(all), {.x = x, .condition = c, .vectors = final_layer.modulation(c)}, pass);
     return to_clip(final_layer.project(h));
   }
-  for (int64_t i = 0; i < config().transformer.depth; ++i) {
-    if (i == first_block_in_time()) {
-      x = x + time;
-    }
-    x = run_block(
-        [this, &block = blocks[i], span = span_of(i), tokens](const std::vector<at::Tensor>& in) {
-          return block.forward(in[0], in[1], sequence(), span, tokens);
-        },
-        {x, c}, i < recompute_blocks(), hook(), block_bucket(i));
-  }
-  return to_clip(final_layer.forward(x, c));
+  const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
+  const auto in_time = [&](int64_t i, const at::Tensor& in) {
+    return i == first_block_in_time() ? in + time : in;
+  };
+  const at::Tensor out = through_plain_blocks(
+      x, config().transformer.depth, pass,
+      [&](int64_t i, const at::Tensor& in) {
+        return run_block(
+            [&own = *own, &block = blocks[i], span = span_of(i),
+             tokens](const std::vector<at::Tensor>& inputs) {
+              return block.forward(inputs[0], inputs[1], own, span, tokens);
+            },
+            {in_time(i, in), c}, i < recompute_blocks(), hook(), block_bucket(i));
+      },
+      [&] { return blocks[0].first_norm(in_time(0, x), c); });
+  return to_clip(final_layer.forward(out, c));
 }
 
 }  // namespace kinora::models

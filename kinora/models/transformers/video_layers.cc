@@ -268,6 +268,12 @@ at::Tensor CaptionBlock::forward(const at::Tensor& x, const BlockConditions& con
   return tapped(text_and_mlp(y, conditions, sequence, m));
 }
 
+at::Tensor CaptionBlock::first_norm(const at::Tensor& x, const BlockConditions& conditions) const {
+  const std::vector<at::Tensor> m =
+      modulation_of(scale_shift_table, conditions.vectors.narrow(2, 0, kNumVectors));
+  return modulated_norm(x, m[0], m[1]);
+}
+
 at::Tensor CaptionBlock::text_and_mlp(const at::Tensor& x, const BlockConditions& conditions,
                                       const nn::Sequence& sequence,
                                       const std::vector<at::Tensor>& m) const {
@@ -286,7 +292,7 @@ at::Tensor CaptionBlock::text_and_mlp(const at::Tensor& x, const BlockConditions
 }
 
 ops::Block CaptionBlock::fast(const FastPass& pass, ops::Branch attention) const {
-  return {.branches = {std::move(attention), text_branch(cross_attn),
+  return {.branches = {std::move(attention), text_branch(pass, cross_attn),
                        mlp_branch(pass, mlp, kMlpVectors)},
           .num_vectors = kNumVectors};
 }

@@ -170,6 +170,9 @@ class CaptionBlock : public nn::Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
                                    const nn::Sequence& sequence, const Attend& attend) const;
 
+  /// The norm that self-attention reads.
+  [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const BlockConditions& conditions) const;
+
   // For the fast path.
   /// attention: a branch of self-attention with kAttentionVectors.
   [[nodiscard]] ops::Block fast(const FastPass& pass, ops::Branch attention) const;

@@ -100,11 +100,23 @@ WanBlock::WanBlock(const TransformerConfig& config)
 }
 
 at::Tensor WanBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
-                             const at::Tensor& rotary) const {
+                             const nn::Sequence& sequence, const at::Tensor& rotary) const {
+  const auto result = [&sequence](ops::BranchKind kind, const auto& compute) {
+    return sequence.branch(kind, [&] { return std::vector{compute()}; })[0];
+  };
   const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
-  const at::Tensor mixed = gated_sum(x, m[2], attn.forward(modulated_norm(x, m[0], m[1]), rotary));
-  const at::Tensor y = mixed + cross_attn.forward(cross_norm.forward(mixed), conditions.text);
-  return tapped(gated_sum(y, m[5], mlp.forward(modulated_norm(y, m[3], m[4]))));
+  const at::Tensor mixed = gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
+                                       return attn.forward(modulated_norm(x, m[0], m[1]), rotary);
+                                     }));
+  const at::Tensor y = mixed + result(ops::BranchKind::kText, [&] {
+                         return cross_attn.forward(cross_norm.forward(mixed), conditions.text);
+                       });
+  return tapped(gated_sum(y, m[5], sequence.mlp(mlp, modulated_norm(y, m[3], m[4]))));
+}
+
+at::Tensor WanBlock::first_norm(const at::Tensor& x, const BlockConditions& conditions) const {
+  const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
+  return modulated_norm(x, m[0], m[1]);
 }
 
 at::Tensor WanBlock::table() const {
@@ -168,7 +180,7 @@ at::Tensor Wan::filled_text(const diffusion::Conditions& conditions) const {
 }
 
 at::Tensor Wan::predict(const at::Tensor& x_t, const at::Tensor& t,
-                        const diffusion::Conditions& conditions, const diffusion::Pass& /*pass*/) {
+                        const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const TransformerConfig& own = config().transformer;
   const at::Tensor rotary =
@@ -176,14 +188,19 @@ at::Tensor Wan::predict(const at::Tensor& x_t, const at::Tensor& t,
   const TimeVectors of_time = time_vectors(t, conditions);
   const BlockConditions inputs = {
       .vectors = of_time.vectors, .text = filled_text(conditions), .text_lengths = {}};
-  at::Tensor x = x_embedder.forward(to_patches(config(), x_t));  // [B, T, S, C]
-  for (int64_t i = 0; i < own.depth; ++i) {
-    x = run_plain(i, i < recompute_blocks(), x, inputs,
-                  [&block = blocks[i], rotary](const at::Tensor& in, const BlockConditions& given) {
-                    return block.forward(in, given, rotary);
-                  });
-  }
-  return finish(x, of_time.condition, x_t);
+  const at::Tensor x = x_embedder.forward(to_patches(config(), x_t));  // [B, T, S, C]
+  const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
+  const at::Tensor out = through_plain_blocks(
+      x, own.depth, pass,
+      [&](int64_t i, const at::Tensor& clip) {
+        return run_plain(i, i < recompute_blocks(), clip, inputs,
+                         [&tokens = *tokens, &block = blocks[i], rotary](
+                             const at::Tensor& in, const BlockConditions& given) {
+                           return block.forward(in, given, tokens, rotary);
+                         });
+      },
+      [&] { return blocks[0].first_norm(x, inputs); });
+  return finish(out, of_time.condition, x_t);
 }
 
 }  // namespace kinora::models

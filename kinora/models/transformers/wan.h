@@ -57,7 +57,9 @@ class WanBlock : public nn::Module {
   explicit WanBlock(const TransformerConfig& config);
   /// rotary: as WanSelfAttention's.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
-                                   const at::Tensor& rotary) const;
+                                   const nn::Sequence& sequence, const at::Tensor& rotary) const;
+  /// The norm that attention reads.
+  [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const BlockConditions& conditions) const;
   /// The learned part of the block's vectors: [6, C].
   [[nodiscard]] at::Tensor table() const;
 

@@ -249,6 +249,29 @@ class RandomClips : public RandomModel {
     return {{"output", model().forward(x_t(), t(), conditions())}};
   }
 
+  /// Outputs of evaluations that differ a little, at noise levels 1, 0.95, ..., with the model's
+  /// step cache. prepares: from what is prepared.
+  [[nodiscard]] ops::NamedResults sample_steps(int64_t steps, bool prepares = false) {
+    const at::NoGradGuard no_grad;
+    const auto cache = model().make_cache();
+    ops::NamedResults results;
+    for (int64_t step = 0; step < steps; ++step) {
+      const at::Tensor times = t().narrow(0, 0, 1).repeat({t().size(0)}) - 0.05 * step;
+      if (cache) {
+        cache->begin({.level = 1.0 - 0.05 * static_cast<double>(step), .is_last = false});
+      }
+      const diffusion::Prepared prepared =
+          prepares ? model().prepare(times.narrow(0, 0, 1), conditions()) : diffusion::Prepared();
+      results.push_back({"step " + std::to_string(step),
+                         model().forward((1.0 - 0.02 * step) * x_t(), times, conditions(),
+                                         {.prepared = prepared.at_time(0), .cache = cache.get()})});
+      if (cache) {
+        cache->end();
+      }
+    }
+    return results;
+  }
+
   /// What the model makes of conditions and the first sample's time.
   [[nodiscard]] diffusion::Prepared prepared() {
     const at::NoGradGuard no_grad;

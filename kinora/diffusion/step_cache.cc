@@ -1,0 +1,173 @@
+#include "kinora/diffusion/step_cache.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/abs.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "kinora/core/error.h"
+#include "kinora/core/text.h"
+
+namespace kinora::diffusion {
+namespace {
+
+using Kind = StepCacheConfig::Kind;
+
+// Noise levels at which PAB of Open-Sora 1.2 reuses anything (VideoSys: timesteps 450 to 930).
+constexpr double kPabLow = 0.45;
+constexpr double kPabHigh = 0.93;
+// Levels are sums of rounded steps.
+constexpr double kLevelTolerance = 1e-6;
+
+constexpr const char* kBranchNames[] = {"attention in space", "attention in time",
+                                        "attention to texts", "MLPs"};
+
+double value_of(const std::vector<double>& polynomial, double x) {
+  if (polynomial.empty()) {
+    return x;
+  }
+  double value = 0.0;
+  for (const double coefficient : polynomial) {
+    value = value * x + coefficient;
+  }
+  return value;
+}
+
+/// The sum of each sample's magnitudes, [B].
+at::Tensor magnitude(const at::Tensor& values) {
+  return at::abs(values.to(at::kFloat)).flatten(1).sum(1);
+}
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+}
+
+}  // namespace
+
+std::string StepCacheUse::describe() const {
+  std::ostringstream text;
+  const auto add = [&text](const Count& count, const char* name) {
+    if (count.all > 0) {
+      text << (text.tellp() > 0 ? ", " : "left out ") << count.left_out << " of " << count.all
+           << " " << name << " ("
+           << std::lround(100.0 * static_cast<double>(count.left_out) /
+                          static_cast<double>(count.all))
+           << " %)";
+    }
+  };
+  add(blocks, "blocks");
+  for (size_t kind = 0; kind < branches.size(); ++kind) {
+    add(branches[kind], kBranchNames[kind]);
+  }
+  if (text.tellp() > 0) {
+    text << ", and kept up to " << human_bytes(most_bytes) << " of a batch";
+  }
+  return text.str();
+}
+
+void StepCache::begin(const Moment& moment) {
+  moment_ = moment;
+  state_ = &states_[moment.rows_kind];
+  next_ = 0;
+  if (config_.kind != Kind::kPab) {
+    return;
+  }
+  for (size_t kind = 0; kind < ops::kBranchKinds; ++kind) {
+    std::optional<double>& computed_at = state_->computed_at[kind];
+    reuses_[kind] = is_in_interval() && computed_at &&
+                    std::abs(moment.level - *computed_at) < config_.ranges[kind] - kLevelTolerance;
+    if (!reuses_[kind]) {
+      computed_at = moment.level;
+    }
+  }
+}
+
+void StepCache::end() {
+  const int64_t kept = bytes();
+  use_.most_bytes = std::max(use_.most_bytes, kept);
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  KINORA_CHECK(static_cast<double>(kept) <= config_.most_gib * kGib, kMemory,
+               "[step_cache] sample.cache keeps ", human_bytes(kept),
+               " of a batch, and sample.cache_gib allows ", config_.most_gib,
+               " GiB. Hint: fewer samples at once (--batch), sample.cache=first_block or a larger "
+               "sample.cache_gib");
+}
+
+int64_t StepCache::bytes() const {
+  int64_t sum = 0;
+  for (const auto& [rows_kind, state] : states_) {
+    sum += bytes_of(state.watched) + bytes_of(state.residual);
+    for (const ops::KeptResult& result : state.results) {
+      sum += bytes_of(result.streams[0]) + bytes_of(result.streams[1]);
+    }
+  }
+  return sum;
+}
+
+bool StepCache::is_in_interval() const {
+  double low = config_.kind == Kind::kPab ? kPabLow : 0.0;
+  double high = config_.kind == Kind::kPab ? kPabHigh : 1.0;
+  if (!config_.interval.empty()) {
+    low = config_.interval[0];
+    high = config_.interval[1];
+  }
+  return moment_.level >= low && moment_.level <= high;
+}
+
+double StepCache::change(const at::Tensor& watched, const Combine& add_up) const {
+  const at::Tensor sums =
+      at::stack({magnitude(watched - state_->watched), magnitude(state_->watched)});
+  add_up(sums);
+  const at::Tensor greatest = (sums[0] / sums[1]).max();
+  if (greatest_) {
+    greatest_(greatest);
+  }
+  return greatest.item<double>();
+}
+
+bool StepCache::reuses(const at::Tensor& watched, const Combine& add_up) {
+  State& state = *state_;
+  const bool is_first_block = config_.kind == Kind::kFirstBlock;
+  bool reuses = false;
+  if (state.residual.defined() && is_in_interval() && (is_first_block || !moment_.is_last)) {
+    const double now = change(watched, add_up);
+    if (is_first_block) {
+      reuses = now <= config_.threshold;
+    } else {
+      state.sum += value_of(config_.polynomial, now);
+      reuses = state.sum < config_.threshold;
+    }
+  }
+  if (!reuses) {
+    state.sum = 0.0;
+  }
+  if (!reuses || !is_first_block) {
+    state.watched = watched;
+  }
+  return reuses;
+}
+
+void StepCache::count_blocks(int64_t all, int64_t left_out) {
+  use_.blocks.all += all;
+  use_.blocks.left_out += left_out;
+}
+
+ops::KeptResult* StepCache::next(ops::BranchKind kind) {
+  const auto number = static_cast<size_t>(kind);
+  if (config_.kind != Kind::kPab || config_.ranges[number] <= 0.0) {
+    return nullptr;
+  }
+  if (next_ == state_->results.size()) {
+    state_->results.emplace_back();
+  }
+  ops::KeptResult& result = state_->results[next_++];
+  result.is_reused = reuses_[number];
+  ++use_.branches[number].all;
+  use_.branches[number].left_out += result.is_reused ? 1 : 0;
+  return &result;
+}
+
+}  // namespace kinora::diffusion

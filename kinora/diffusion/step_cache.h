@@ -1,0 +1,135 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kinora/ops/kept_result.h"
+
+/// Step caches: what the blocks of a transformer made at one step of a drawing stands for what they
+/// would make at a later one, since neighbouring steps are alike.
+namespace kinora::diffusion {
+
+struct StepCacheConfig {
+  enum class Kind : uint8_t {
+    kNone,
+    kFirstBlock,  ///< of all blocks but the first, whose residual says when (ParaAttention)
+    kTea,         ///< of all blocks; what the first one reads says when (Liu et al. 2024, TeaCache)
+    kPab,         ///< of branches; the noise level says when (Zhao et al. 2024, PAB)
+  };
+
+  Kind kind = Kind::kNone;
+  /// kFirstBlock: relative change of the first block's residual since all blocks were computed, up
+  /// to which the others are not. kTea: sum of the changes of what it reads, from which on they
+  /// are. 0: nothing is left out.
+  double threshold = 0.1;
+  /// kTea: a polynomial that makes of a change what is summed, highest power first; empty: x.
+  std::vector<double> polynomial = {};
+  /// kPab: how far the noise level may be from where a result was computed, by ops::BranchKind; 0:
+  /// never kept. 2, 4 and 6 steps of 30, as published for Open-Sora 1.2.
+  std::vector<double> ranges = {0.06, 0.12, 0.18, 0.0};
+  /// Noise levels [low, high] within which anything is left out; empty: all, of kPab those
+  /// published for Open-Sora 1.2.
+  std::vector<double> interval = {};
+  double most_gib = 8.0;  ///< of what a batch keeps
+
+  /// Whether anything can be left out.
+  [[nodiscard]] bool any() const { return kind == Kind::kPab || measures(); }
+  /// Whether what an evaluation computes depends on values on the device.
+  [[nodiscard]] bool measures() const {
+    return (kind == Kind::kFirstBlock || kind == Kind::kTea) && threshold > 0.0;
+  }
+};
+
+/// What was left out so far, in all drawings of a model.
+struct StepCacheUse {
+  struct Count {
+    int64_t all = 0;
+    int64_t left_out = 0;
+  };
+  Count blocks;
+  std::array<Count, ops::kBranchKinds> branches;
+  int64_t most_bytes = 0;  ///< that a batch kept at once
+
+  /// "left out 400 of 1000 blocks (40 %), ..., and kept up to 12 MiB"; empty: nothing was asked.
+  [[nodiscard]] std::string describe() const;
+};
+
+/// What one batch keeps from evaluation to evaluation, and what it decides. Where guidance asks for
+/// more or fewer rows in some evaluations, each number of rows has a state of its own. Decisions
+/// are of the whole batch: its sample that changes most decides.
+class StepCache {
+ public:
+  /// An evaluation of the denoiser.
+  struct Moment {
+    int64_t rows_kind = 0;  ///< evaluations with the same one are of the same conditions
+    double level = 0.0;     ///< noise level: 0 clean, 1 pure noise
+    bool is_last = false;   ///< of the run
+  };
+  /// Changes a number, or adds up some, among ranks; empty: there is one.
+  using Combine = std::function<void(const at::Tensor& numbers)>;
+
+  /// `use` is borrowed, and counts.
+  StepCache(const StepCacheConfig& config, StepCacheUse& use) : config_(config), use_(use) {}
+
+  /// The next pass is that of `moment`.
+  void begin(const Moment& moment);
+  /// The pass is over. kMemory where more than most_gib is kept.
+  void end();
+
+  /// The ranks that evaluate other rows of the batch decide as this one does: `greatest` makes a
+  /// number the greatest of theirs.
+  void decide_together(Combine greatest) { greatest_ = std::move(greatest); }
+
+  // kFirstBlock and kTea.
+  [[nodiscard]] bool leaves_out_blocks() const {
+    return config_.kind != StepCacheConfig::Kind::kPab;
+  }
+  [[nodiscard]] bool computes_first_block() const {
+    return config_.kind == StepCacheConfig::Kind::kFirstBlock;
+  }
+  /// Whether what blocks added before stands for them now. watched [B, ...]: what the first block
+  /// adds, or reads. add_up: sums numbers over the ranks that each have a part of every sample.
+  [[nodiscard]] bool reuses(const at::Tensor& watched, const Combine& add_up);
+  /// What they added.
+  [[nodiscard]] const at::Tensor& residual() const { return state_->residual; }
+  void keep(at::Tensor residual) { state_->residual = std::move(residual); }
+  /// Of `all` blocks so many were not computed.
+  void count_blocks(int64_t all, int64_t left_out);
+
+  // kPab.
+  /// Where the next branch of the pass, in order of use, has its result. Null: it is not kept.
+  [[nodiscard]] ops::KeptResult* next(ops::BranchKind kind);
+
+ private:
+  struct State {
+    at::Tensor watched;
+    at::Tensor residual;
+    double sum = 0.0;                                                  // of changes
+    std::array<std::optional<double>, ops::kBranchKinds> computed_at;  // noise level
+    std::deque<ops::KeptResult> results;                               // their addresses stay
+  };
+
+  [[nodiscard]] bool is_in_interval() const;
+  [[nodiscard]] double change(const at::Tensor& watched, const Combine& add_up) const;
+  [[nodiscard]] int64_t bytes() const;
+
+  const StepCacheConfig& config_;
+  StepCacheUse& use_;
+  Combine greatest_;
+  std::map<int64_t, State> states_;  // by Moment::rows_kind
+  State* state_ = nullptr;           // of the pass
+  Moment moment_;
+  std::array<bool, ops::kBranchKinds> reuses_{};  // in the pass
+  size_t next_ = 0;
+};
+
+}  // namespace kinora::diffusion
