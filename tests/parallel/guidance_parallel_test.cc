@@ -5,9 +5,11 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <vector>
 
 #include "kinora/diffusion/guidance.h"
@@ -70,6 +72,55 @@ TEST(GuidanceParallelTest, TwoRanksPredictAHalfEach) {
         }
       }
     }
+  });
+}
+
+/// Keeps a step cache, and asks it whether labels that are added to x_t changed.
+class CachingDenoiser : public diffusion::Denoiser {
+ public:
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/,
+                     const diffusion::Conditions& conditions,
+                     const diffusion::Pass& pass) override {
+    const at::Tensor now = x_t + conditions.labels.view({-1, 1, 1, 1});
+    if (pass.cache == nullptr) {
+      return now;
+    }
+    reuses.push_back(pass.cache->reuses(now, [](const at::Tensor& /*numbers*/) {}));
+    if (!reuses.back()) {
+      pass.cache->keep(now);
+    }
+    return pass.cache->residual();
+  }
+  std::unique_ptr<diffusion::StepCache> make_cache() override {
+    return std::make_unique<diffusion::StepCache>(config, use);
+  }
+  diffusion::StepCacheConfig config{.kind = diffusion::StepCacheConfig::Kind::kFirstBlock,
+                                    .threshold = 0.05};
+  diffusion::StepCacheUse use;
+  std::vector<bool> reuses;
+};
+
+// The unconditional half, whose label is 0, changes twice as much as the other.
+TEST(GuidanceParallelTest, BothRanksLeaveOutWhatOneRankDoes) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    const auto predictions = [](diffusion::Denoiser& denoiser) {
+      diffusion::GuidedDenoiser guided(denoiser, {at::full({1}, 1, at::kLong)},
+                                       {.scale = 4.0, .null = {at::full({1}, 0, at::kLong)}});
+      const std::vector<double> values = {1.0, 1.02, 1.06, 1.08};
+      std::vector<diffusion::GuidedDenoiser::Moment> moments(values.size(), {4.0, 0.4});
+      guided.prepare(moments, at::full({4}, 4.0, at::kFloat));
+      std::vector<at::Tensor> all;
+      for (size_t i = 0; i < values.size(); ++i) {
+        all.push_back(guided.predict(at::full({1, 3, 2, 2}, values[i], at::kFloat), i));
+      }
+      return at::stack(all);
+    };
+    CachingDenoiser alone;
+    CachingDenoiser half;
+    GuidanceParallel together(half, world);
+    EXPECT_TRUE(at::equal(predictions(together), predictions(alone)));
+    EXPECT_THAT(alone.reuses, testing::ElementsAre(false, true, false, true));
+    EXPECT_EQ(half.reuses, alone.reuses);
   });
 }
 

@@ -1,5 +1,6 @@
 // Every family of models with its tokens on several ranks, against the committed references.
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <gtest/gtest.h>
 
@@ -136,6 +137,56 @@ void check_dit(const comm::Group& world) {
       expect_mean_gradients(*model, fixture, world);
     }
   }
+}
+
+struct CachedSteps {
+  std::vector<at::Tensor> outputs;
+  std::vector<int64_t> left_out;  ///< blocks, until after each step
+};
+
+/// Evaluations that differ more and less, with a step cache.
+CachedSteps cached_steps(const VideoFixture& fixture, const char* architecture, bool is_fast,
+                         const std::shared_ptr<const nn::Sequence>& sequence) {
+  const at::NoGradGuard no_grad;
+  const std::unique_ptr<models::Model> model = models::make_model(fixture.config(architecture));
+  models::set_weights(*model, fixture, /*train=*/false);
+  model->use_sequence(sequence);
+  if (is_fast) {
+    model->use_fast_path(
+        std::make_shared<ops::BlockKernels>(ops::KernelOptions{}, at::kCPU, at::kFloat, true));
+  }
+  model->use_step_cache({.kind = diffusion::StepCacheConfig::Kind::kFirstBlock, .threshold = 0.05});
+  const auto cache = model->make_cache();
+  CachedSteps steps;
+  for (const double scale : {1.0, 0.99, -1.0, -0.99, -0.98}) {
+    cache->begin({});
+    steps.outputs.push_back(model->forward(scale * fixture.tensor("forward.x_t"),
+                                           fixture.tensor("forward.t"),
+                                           fixture.conditions("forward"), {.cache = cache.get()}));
+    cache->end();
+    steps.left_out.push_back(model->step_cache_use().blocks.left_out);
+  }
+  return steps;
+}
+
+TEST(StepCacheTest, RanksOfASequenceLeaveOutWhatOneDoes) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    const VideoFixture fixture("stdit3");
+    for (const bool is_fast : {false, true}) {
+      const CachedSteps one =
+          cached_steps(fixture, "stdit3", is_fast, std::make_shared<nn::Sequence>());
+      const CachedSteps two =
+          cached_steps(fixture, "stdit3", is_fast,
+                       make_sequence(plan_of(SequenceScheme::kUlysses, world.size()), world));
+      EXPECT_EQ(one.left_out, two.left_out);
+      EXPECT_GT(one.left_out[1], one.left_out[0]);
+      EXPECT_EQ(one.left_out[2], one.left_out[1]);
+      for (size_t i = 0; i < one.outputs.size(); ++i) {
+        EXPECT_LT(models::relative_error(two.outputs[i], one.outputs[i]), tolerance::kWholeModel)
+            << "step " << i << (is_fast ? ", fast" : ", plain");
+      }
+    }
+  });
 }
 
 TEST(DiTTest, TwoRanksMatchTheReference) {
