@@ -146,9 +146,17 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
   line(out, "step", digits(result.seconds * 1e3 / static_cast<double>(result.steps)) + " ms");
   line(out, (result.unit + "/s").c_str(),
        digits(result.samples_per_s) + ", " + digits(1.0 / result.samples_per_s) + " s each");
+  if (result.cache) {
+    line(out, "sample.cache", result.cache->use);
+    line(out, "without it",
+         digits(result.cache->seconds_without * 1e3) + " ms, " +
+             digits(result.cache->seconds_without / result.seconds, 3) +
+             " times as long; samples differ by " + digits(result.cache->relative_error, 3) +
+             " of their norm (random weights)");
+  }
   line(out, "model TFLOP/s",
        result.model_tflops ? of_ceiling(*result.model_tflops, ceilings)
-                           : "not counted: guidance is on in a part of the steps");
+                           : "not counted: not all steps compute the same");
   line(out, "copy", copy_speed(ceilings));
   line(out, "peak memory", memory(result.peak_memory));
 }
@@ -272,6 +280,11 @@ Json to_json(const train::SampleBenchmark& result, int64_t batch,
   json["ranks"] = result.ranks;
   json["samples_per_s"] = result.samples_per_s;
   json["seconds_each"] = 1.0 / result.samples_per_s;
+  if (result.cache) {
+    json["cache"] = {{"use", result.cache->use},
+                     {"ms_without", result.cache->seconds_without * 1e3},
+                     {"relative_error", result.cache->relative_error}};
+  }
   json["tflops"] = result.model_tflops ? Json(*result.model_tflops) : Json();
   add_ceilings(&json, ceilings);
   json["peak_memory"] = result.peak_memory;

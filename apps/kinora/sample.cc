@@ -47,6 +47,7 @@
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/families.h"
 #include "kinora/parallel/tensor.h"
+#include "kinora/pipelines/cache_price.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "kinora/pipelines/tokenizer_folder.h"
@@ -144,8 +145,13 @@ inference::Request request_of(const SampleArguments& arguments,
 
 /// What is there and what was judged, in words or as JSON.
 void report(const std::string& written, const SampleArguments& arguments, int64_t count,
-            bool judges) {
+            bool judges, const std::optional<pipelines::CachePrice>& price) {
   nlohmann::json json = {{"samples", count}, {"out", arguments.out}};
+  if (price) {
+    json["cache"] = {{"times_as_fast", price->seconds_without / price->seconds},
+                     {"relative_error", price->relative_error},
+                     {"psnr", price->psnr ? nlohmann::json(*price->psnr) : nlohmann::json()}};
+  }
   std::ostringstream text;
   text << written << '\n';
   if (judges) {
@@ -168,6 +174,24 @@ void report(const std::string& written, const SampleArguments& arguments, int64_
                      {"each", each}};
   }
   std::cout << (arguments.json ? json.dump() + "\n" : text.str());
+}
+
+/// What the step cache costs in the first batch, in pictures where the model's are or are decoded.
+pipelines::CachePrice cache_price(inference::Drawing& drawing, models::Autoencoder* decoder,
+                                  inference::SampleKind kind, at::Device device) {
+  KINORA_CHECK(drawing.recipe().sample.sampling.cache.any(), kConfig,
+               "[sample] --cache-price is of sample.cache, which leaves out nothing here. Hint: "
+               "--set sample.cache=first_block");
+  const inference::Drawing::CacheTrial trial = drawing.try_cache();
+  pipelines::CachePrice price = trial.price;
+  if (kind == inference::SampleKind::kLatents) {
+    return price;
+  }
+  const auto shown = [&](const at::Tensor& samples) {
+    return decoder == nullptr ? samples : pipelines::decode_latents(*decoder, samples, device);
+  };
+  price.psnr = pipelines::psnr(shown(trial.with), shown(trial.without));
+  return price;
 }
 
 /// What the options decide beside what inference::drawing_key() has.
@@ -489,6 +513,13 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   if (speaks && alone && count - before > 1) {
     log_info("[sample] sample.batch_invariant takes ", drawing.batch_cost().describe());
   }
+  std::optional<pipelines::CachePrice> price;
+  if (arguments.cache_price) {
+    KINORA_CHECK(world.size() == 1, kConfig, "[sample] --cache-price draws on one rank, got ",
+                 world.size());
+    price = cache_price(drawing, decoder.get(), kind, trained.device);
+    log_info("[sample] sample.cache is ", price->describe());
+  }
   std::optional<VerdictLog> verdicts;
   const StopSignal stop;
   Progress progress(count, recipe.model.is_video() ? "clips" : "images", before);
@@ -547,6 +578,9 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   if (!speaks) {
     return;
   }
+  if (const std::string use = trained.model->step_cache_use().describe(); !use.empty()) {
+    log_info("[sample] sample.cache ", use);
+  }
   const std::vector<bool> now = written();
   if (const auto done = std::count(now.begin(), now.end(), true); done < count) {
     log_info("[sample] stopped", stop.requested() ? " by " : "", stop.name(), ": ", done, " of ",
@@ -556,7 +590,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   }
   const std::string where = files.finish();
   report(latents ? where + ", " + latents->finish() : where, arguments, arguments.only ? 1 : count,
-         judge.has_value());
+         judge.has_value(), price);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -78,6 +79,23 @@ void Drawing::set_start(const DrawStart& start) {
 
 pipelines::BatchCost Drawing::batch_cost() {
   return groups_.front().batch_cost();
+}
+
+Drawing::CacheTrial Drawing::try_cache() {
+  DrawingGroup& group = groups_.front();
+  const auto timed = [&](const diffusion::StepCacheConfig& cache, at::Tensor& drawn) {
+    const auto begin = std::chrono::steady_clock::now();
+    drawn = group.draw_first_batch(cache);  // on the CPU
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  CacheTrial trial;
+  const diffusion::StepCacheConfig& cache = recipe().sample.sampling.cache;
+  (void)timed({}, trial.without);  // the first run of a shape takes longer
+  trial.price.seconds_without = timed({}, trial.without);
+  trial.price.seconds = timed(cache, trial.with);
+  trial.price.samples = trial.with.size(0);
+  trial.price.relative_error = pipelines::relative_error(trial.with, trial.without);
+  return trial;
 }
 
 bool Drawing::draw_batches(const comm::Group& world, const pipelines::DrawEvents& events,

@@ -12,6 +12,7 @@
 #include "kinora/inference/request.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/pipelines/batch_cost.h"
+#include "kinora/pipelines/cache_price.h"
 #include "kinora/pipelines/draw.h"
 
 namespace kinora::inference {
@@ -39,6 +40,15 @@ class Drawing {
   /// Times what drawing the first samples together and one by one costs (sample.batch_invariant),
   /// on this process alone.
   [[nodiscard]] pipelines::BatchCost batch_cost();
+
+  /// What the first batch is drawn as with the model's step cache and without, by this process
+  /// alone, and how long it takes.
+  struct CacheTrial {
+    pipelines::CachePrice price;  ///< without psnr
+    at::Tensor with;              ///< float32 [samples, ...] on the CPU
+    at::Tensor without;
+  };
+  [[nodiscard]] CacheTrial try_cache();
 
   /// Draws batch by batch, size after size: pixels or latents, as the model has them. Each group of
   /// ranks has samples of its own, of which its first rank hears by events.done; all ranks of

@@ -330,6 +330,20 @@ pipelines::BatchCost DrawingGroup::batch_cost() const {
                                        conditions_of(0, size), size, trained_.device);
 }
 
+at::Tensor DrawingGroup::draw_first_batch(const diffusion::StepCacheConfig& cache) {
+  std::vector<bool> there(static_cast<size_t>(numbers_.back()) + 1, true);
+  for (int64_t i = 0; i < std::min(options_.batch, count()); ++i) {
+    there[static_cast<size_t>(numbers_[static_cast<size_t>(i)])] = false;
+  }
+  std::vector<at::Tensor> drawn;
+  trained_.model->use_step_cache(cache);
+  (void)draw_batches(
+      {}, {.done = [&](int64_t /*first*/, const at::Tensor& samples) { drawn.push_back(samples); }},
+      there);
+  trained_.model->use_step_cache(recipe_.sample.sampling.cache);
+  return at::cat(drawn);
+}
+
 bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::DrawEvents& events,
                                 const std::vector<bool>& there) {
   const models::ModelConfig& model = recipe_.model;

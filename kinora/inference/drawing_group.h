@@ -43,6 +43,10 @@ class DrawingGroup {
   /// Of its first samples, see Drawing::batch_cost.
   [[nodiscard]] pipelines::BatchCost batch_cost() const;
 
+  /// The first samples, of which there is one batch, by this process alone, with that step cache:
+  /// float32 [samples, ...] on the CPU.
+  [[nodiscard]] at::Tensor draw_first_batch(const diffusion::StepCacheConfig& cache);
+
   /// As Drawing::draw_batches, on a mesh whose shard axis is that of the groups of ranks; of
   /// samples by their numbers, which in a batch need not follow each other: each run of them is an
   /// event by itself. The part of progress is that of these samples.

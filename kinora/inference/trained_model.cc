@@ -122,10 +122,13 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
 
 /// Whether sampling can be recorded as a CUDA graph. kConfig where it must be and cannot.
 bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
-  const bool can = kernels != nullptr && kernels->can_be_recorded();
+  const bool measures = recipe.sample.sampling.cache.measures();
+  const bool can = kernels != nullptr && kernels->can_be_recorded() && !measures;
   KINORA_CHECK(recipe.kernels.graphs != ops::Switch::kOn || can, kConfig,
-               "[sample] kernels.graphs is on, but sampling cannot be recorded: it needs the fast "
-               "path on a GPU with its kernels");
+               "[sample] kernels.graphs is on, but sampling cannot be recorded: ",
+               measures ? "sample.cache first_block and tea decide at each step what to compute. "
+                          "Hint: sample.cache=pab, or kernels.graphs=off"
+                        : "it needs the fast path on a GPU with its kernels");
   return can && recipe.kernels.graphs != ops::Switch::kOff;
 }
 
@@ -144,7 +147,14 @@ void set_path(TrainedModel& trained) {
                                                         ops::Fp8Use::kSampling));
   }
   trained.model->use_fast_path(trained.kernels);
+  const diffusion::StepCacheConfig& cache = trained.recipe.sample.sampling.cache;
+  trained.model->use_step_cache(cache);
   trained.graphs = records(trained.recipe, trained.kernels.get());
+  if (cache.measures() && trained.kernels != nullptr && trained.kernels->can_be_recorded()) {
+    log_info(
+        "[sample] sample.cache decides at each step what to compute, so no CUDA graph is "
+        "recorded");
+  }
 }
 
 }  // namespace

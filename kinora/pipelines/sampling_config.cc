@@ -17,6 +17,49 @@ namespace kinora::pipelines {
 
 using Method = SamplingConfig::Method;
 
+namespace {
+
+void describe_cache(Fields& fields, diffusion::StepCacheConfig& cache) {
+  using Kind = diffusion::StepCacheConfig::Kind;
+  fields.add(
+      "cache", cache.kind,
+      {{"none", Kind::kNone},
+       {"first_block", Kind::kFirstBlock},
+       {"tea", Kind::kTea},
+       {"pab", Kind::kPab}},
+      "Of `kinora sample`: what a transformer's blocks made at earlier steps stands for what "
+      "they would make now. first_block, tea: of all of them, while little changes; pab: of "
+      "attention, within ranges of noise levels. Pictures change.");
+  fields.add("cache_threshold", cache.threshold,
+             "first_block: relative change of what the first block adds, up to which the others "
+             "are left out. tea: sum of the relative changes of what it reads, up to which all "
+             "are. 0 = none is.",
+             between(0, 1e6));
+  fields.add("cache_polynomial", cache.polynomial,
+             "tea: makes of a change what is summed, as published for some models; highest power "
+             "first. [] = the change itself.",
+             between(-1e9, 1e9));
+  fields
+      .add("cache_ranges", cache.ranges,
+           "pab: how far the noise level may fall while results stand: of attention in space, in "
+           "time, to texts, and of MLPs. 0 = they never do.",
+           between(0, 1))
+      .check("be four numbers", [&cache] { return cache.ranges.size() == 4; });
+  fields
+      .add("cache_interval", cache.interval,
+           "Noise levels [low, high] within which anything is left out. [] = all, of pab "
+           "[0.45, 0.93].",
+           between(0, 1))
+      .check("be none or two numbers, low <= high", [&cache] {
+        return cache.interval.empty() ||
+               (cache.interval.size() == 2 && cache.interval[0] <= cache.interval[1]);
+      });
+  fields.add("cache_gib", cache.most_gib, "What a batch may keep at most, in GiB.",
+             between(0, 1e6));
+}
+
+}  // namespace
+
 void describe(Fields& fields, SamplingConfig& config) {
   using diffusion::GuidanceChannels;
   using diffusion::Spacing;
@@ -140,6 +183,7 @@ void describe(Fields& fields, SamplingConfig& config) {
              "Of `kinora sample`: compute the products of a transformer's blocks in 8-bit floats "
              "(Ada, Hopper or newer; bf16 or fp16), but those of a run's first step. Pictures "
              "change a little.");
+  describe_cache(fields, config.cache);
   fields.add("batch_invariant", config.batch_invariant,
              "Draw and decode the samples of a batch one by one, so that each is the same in every "
              "bit whatever is drawn beside it. What that costs is measured and said.");

@@ -8,6 +8,7 @@
 #include "kinora/diffusion/objective.h"
 #include "kinora/diffusion/sampler.h"
 #include "kinora/diffusion/spacing.h"
+#include "kinora/diffusion/step_cache.h"
 
 namespace kinora {
 class Fields;
@@ -68,6 +69,7 @@ struct SamplingConfig {
   double given_guidance = 1.0;
   bool whole_timesteps = false;  // of flows
   bool fp8 = false;  ///< products of the blocks, of `kinora sample` and `kinora bench sample`
+  diffusion::StepCacheConfig cache = {};  ///< likewise
   /// A sample is the same in every bit whatever is drawn beside it, which costs the batch's speed.
   bool batch_invariant = false;
 

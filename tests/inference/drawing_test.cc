@@ -52,6 +52,63 @@ TEST_F(DrawingTest, EightBitProductsWantAGpu) {
   EXPECT_THAT(refusal(), HasSubstr("sample.fp8 needs a GPU of compute capability 8.9"));
 }
 
+TEST_F(DrawingTest, AStepCacheIsOfOneDrawingAndHasAPrice) {
+  const Request request{.classes = {1, 2}, .seed = 5, .guidance = 4.0};
+  const at::Tensor whole = drawn({request});
+  const diffusion::StepCacheConfig cache{.kind = diffusion::StepCacheConfig::Kind::kFirstBlock,
+                                         .threshold = 1e3};
+  trained_.recipe.sample.sampling.cache = cache;
+  trained_.model->use_step_cache(cache);
+  const at::Tensor first = drawn({request});
+  EXPECT_FALSE(at::equal(first, whole));
+  EXPECT_TRUE(at::equal(drawn({request}), first)) << "nothing is left of the first";
+  const int64_t depth = trained_.recipe.model.transformer.depth;
+  const diffusion::StepCacheUse use = trained_.model->step_cache_use();
+  EXPECT_EQ(use.blocks.all, 2 * 3 * depth);
+  EXPECT_EQ(use.blocks.left_out, 2 * 2 * (depth - 1)) << "not of the first of three steps";
+  Drawing drawing(trained_, {request}, {.batch = 2});
+  const Drawing::CacheTrial trial = drawing.try_cache();
+  EXPECT_TRUE(at::equal(trial.with, first));
+  EXPECT_TRUE(at::equal(trial.without, whole));
+  EXPECT_DOUBLE_EQ(trial.price.relative_error, pipelines::relative_error(first, whole));
+  EXPECT_THAT(trial.price.describe(), HasSubstr("times as fast as without ("));
+  EXPECT_TRUE(at::equal(drawn({request}), first)) << "the cache is there again";
+}
+
+TEST_F(DrawingTest, StepCachesGoByNoiseLevelsAndByRows) {
+  using Kind = diffusion::StepCacheConfig::Kind;
+  const int64_t depth = trained_.recipe.model.transformer.depth;
+  const auto left_out = [&](const diffusion::StepCacheConfig& cache) {
+    trained_.model->use_step_cache(cache);
+    (void)drawn({{.classes = {1}, .guidance = 4.0}});
+    return trained_.model->step_cache_use();
+  };
+  pipelines::SamplingConfig& sampling = trained_.recipe.sample.sampling;
+  // Of three steps two end where the next begins: five evaluations at three noise levels.
+  sampling.method = pipelines::SamplingConfig::Method::kHeun;
+  const auto heun = left_out({.kind = Kind::kPab,
+                              .polynomial = {},
+                              .ranges = {0.01, 0.0, 0.0, 0.0},
+                              .interval = {0.0, 1.0}})
+                        .branches[static_cast<size_t>(ops::BranchKind::kSpace)];
+  EXPECT_EQ(heun.all, 5 * depth);
+  EXPECT_EQ(heun.left_out, 2 * depth);
+  // With guidance, without, and with it again.
+  sampling.method = pipelines::SamplingConfig::Method::kEuler;
+  sampling.guidance_alternates_after = 1;
+  const auto by_rows = left_out({.kind = Kind::kFirstBlock, .threshold = 1e3}).blocks;
+  EXPECT_EQ(by_rows.all, 3 * depth);
+  EXPECT_EQ(by_rows.left_out, depth - 1);
+}
+
+TEST_F(DrawingTest, GraphsDoNotFitMeasuredStepCaches) {
+  ModelRecipe recipe = trained_.recipe;
+  recipe.kernels.graphs = ops::Switch::kOn;
+  recipe.sample.sampling.cache = {.kind = diffusion::StepCacheConfig::Kind::kTea};
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)initial_model(recipe, at::kCPU, 1); }),
+              HasSubstr("first_block and tea decide at each step what to compute"));
+}
+
 // What the pictures of several users have in common is the time that they take.
 TEST_F(DrawingTest, RequestsShareBatchesAndEachIsAsAlone) {
   const std::vector<Request> requests = {

@@ -279,12 +279,19 @@ TEST(SamplingConfigTest, KeysAreCheckedAndParseBack) {
   EXPECT_EQ(parse("method: ddim, eta: 1").sampling.method, Method::kDdim);
   EXPECT_EQ(parse("method: dpm++_sde, sigmas: karras").sampling.method, Method::kDpmSde);
   EXPECT_EQ(parse("guidance_rescale: 0.7").sampling.guidance_of().rescale, 0.7);
-  const std::string dumped = dump_config(parse("guidance_interval: [0.25, 0.5], steps: 3"));
+  EXPECT_FALSE(parse("steps: 3").sampling.cache.any());
+  EXPECT_FALSE(parse("cache: tea, cache_threshold: 0").sampling.cache.any());
+  EXPECT_TRUE(parse("cache: first_block").sampling.cache.measures());
+  EXPECT_FALSE(parse("cache: pab").sampling.cache.measures());
+  const std::string dumped = dump_config(
+      parse("guidance_interval: [0.25, 0.5], steps: 3, cache: tea, cache_polynomial: [2, -0.5]"));
   EXPECT_EQ(dump_config(parse_config<OnlySampling>({.text = dumped, .origin = "dump"})), dumped);
   for (const char* wrong :
        {"steps: 0", "eta: 1.5", "guidance: -1", "method: rk4", "guidance_interval: [0.5]",
         "order: 5", "threshold: 2", "threshold: 0.9, clip_denoised: true", "guidance_rescale: 2",
-        "guidance_interval: [0.6, 0.5]", "guidance_interval: [-0.1, 0.5]", "spacing: random"}) {
+        "guidance_interval: [0.6, 0.5]", "guidance_interval: [-0.1, 0.5]", "spacing: random",
+        "cache: all", "cache_threshold: -1", "cache_ranges: [0.1]", "cache_ranges: [2, 0, 0, 0]",
+        "cache_interval: [0.6, 0.5]", "cache_interval: [0.5]", "cache_gib: -1"}) {
     EXPECT_THROW((void)parse(wrong), Error) << wrong;
   }
 }

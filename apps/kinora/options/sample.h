@@ -70,6 +70,7 @@ struct SampleArguments {
   int64_t threads = 0;
   bool deterministic = false;
   bool judge = false;
+  bool cache_price = false;
   bool verbose = false;
   bool json = false;
 

@@ -21,6 +21,7 @@
 #include "kinora/ops/attention.h"
 #include "kinora/ops/random.h"
 #include "kinora/parallel/tensor.h"
+#include "kinora/pipelines/cache_price.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/bench/benchmark.h"
 
@@ -103,10 +104,9 @@ int64_t most(const comm::Group& world, int64_t value) {
   return all.item<int64_t>();
 }
 
-}  // namespace
-
-SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions& options,
-                                 const comm::Group& world) {
+/// Without SampleBenchmark::Cache's comparison. drawn: the last samples of this rank.
+SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions& options,
+                                  const comm::Group& world, at::Tensor& drawn) {
   device::configure_computation(config.train.threads, config.deterministic);
   const at::Device device = inference::choose_device(config.train.device);
   start_memory_anew(device);
@@ -138,15 +138,13 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
     guidance.null = given.null;
     const diffusion::SampleKey key{.seed = kBenchmarkSeed,
                                    .sample_index = sample_index.narrow(0, first, at_once)};
-    if (initial.graphs) {
-      (void)recorded.sample(shape, given.conditions, guidance, key);
-    } else {
-      (void)diffusion::sample(*denoiser, sampler, shape, given.conditions, guidance, key, device);
-    }
+    return initial.graphs ? recorded.sample(shape, given.conditions, guidance, key)
+                          : diffusion::sample(*denoiser, sampler, shape, given.conditions, guidance,
+                                              key, device);
   };
   const auto run = [&](int64_t /*call*/) {
     for (int64_t first = 0; first < own.count; first += at_once) {
-      run_rows(first, alone ? all.of_row(first) : all);
+      drawn = run_rows(first, alone ? all.of_row(first) : all);
     }
   };
   // A run without a graph, and the recording.
@@ -171,7 +169,8 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   result.sampler = describe(sampler, guidance, alone);
   result.peak_memory = most(world, device::peak_memory(device));
   result.kernels = kernels_of(initial.recipe, initial.kernels.get(), initial.graphs, rows, device);
-  if (const std::optional<int64_t> each = rows_per_sample(guidance)) {
+  if (const std::optional<int64_t> each = rows_per_sample(guidance);
+      each && !config.sample.sampling.cache.any()) {
     result.model_tflops = 2.0 * models::forward_macs(model) * result.samples_per_s *
                           static_cast<double>(*each * result.steps) /
                           static_cast<double>(world.size()) / 1e12;
@@ -179,6 +178,27 @@ SampleBenchmark benchmark_sample(RunConfig config, const SampleBenchmarkOptions&
   if (options.profile) {
     world.barrier();
     result.profile = profile_calls(device, 1, run);
+  }
+  if (config.sample.sampling.cache.any()) {
+    result.cache = {.use = initial.model->step_cache_use().describe()};
+  }
+  return result;
+}
+
+}  // namespace
+
+SampleBenchmark benchmark_sample(const RunConfig& config, const SampleBenchmarkOptions& options,
+                                 const comm::Group& world) {
+  at::Tensor drawn;
+  SampleBenchmark result = benchmark_drawing(config, options, world, drawn);
+  if (result.cache) {
+    RunConfig whole = config;
+    whole.sample.sampling.cache = {};
+    SampleBenchmarkOptions timed = options;
+    timed.profile = false;
+    at::Tensor without;
+    result.cache->seconds_without = benchmark_drawing(whole, timed, world, without).seconds;
+    result.cache->relative_error = pipelines::relative_error(drawn, without);
   }
   return result;
 }

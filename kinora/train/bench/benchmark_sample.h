@@ -30,16 +30,24 @@ struct SampleBenchmark {
   double seconds = 0.0;  ///< of a run, median, of the slowest rank
   double samples_per_s = 0.0;
   /// TFLOP/s a rank: 2 x multiply-accumulates of the forward passes; none where guidance is on for
-  /// a part of the steps only.
+  /// a part of the steps only, or a cache leaves out some.
   std::optional<double> model_tflops;
   int64_t peak_memory = 0;                    ///< bytes of tensors on a GPU, the most; 0 on the CPU
   std::optional<device::GpuProfile> profile;  ///< of one run
+  /// With sample.cache: what it left out on this rank, and the same without it. The weights are
+  /// random, so the error says nothing of a trained model.
+  struct Cache {
+    std::string use;
+    double seconds_without = 0.0;
+    double relative_error = 0.0;  ///< of the samples
+  };
+  std::optional<Cache> cache;
 };
 
 /// Times sampling as config.sample says, with random weights and texts. Nothing is left in the
 /// device's memory. With several ranks all call it, and a trace is of this one. kConfig if sampler
 /// and objective do not fit, or the ranks do not divide.
-[[nodiscard]] SampleBenchmark benchmark_sample(RunConfig config,
+[[nodiscard]] SampleBenchmark benchmark_sample(const RunConfig& config,
                                                const SampleBenchmarkOptions& options,
                                                const comm::Group& world = {});
 
