@@ -1,5 +1,7 @@
 #include "kinora/models/transformers/block_model.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
