@@ -60,7 +60,8 @@ Batch of_each(const Batch& batch, const Function& function) {
           .before = of(batch.before),
           .mask = of(batch.mask),
           .beside = of(batch.beside),
-          .given = of(batch.given)};
+          .given = of(batch.given),
+          .image_prompt = of(batch.image_prompt)};
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ struct Batch {
   /// Of clips some of whose frames are given (diffusion::Conditions::given): what a
   /// train::EncodeStage makes of those alone, as `images`.
   at::Tensor given = {};
+  /// What an image encoder says of these (diffusion::Conditions::image_prompt), likewise.
+  at::Tensor image_prompt = {};
 };
 
 /// The first `count` samples of `batch`, as views.

@@ -36,13 +36,14 @@ struct Conditions {
   /// bool [B, T]: whether a frame of x_t is noised. The others are given: clean, at t = 0.
   at::Tensor frame_mask{};
   at::Tensor given{};  ///< fp32, as x_t: the given frames; the others are zeros
-  /// Of U-Nets that are shown more than x_t: fp32 [B, C, H, W] of x_t's size, behind its channels.
+  /// Of models that are shown more than x_t: fp32 [B, C, (T,) H, W] of x_t's size, behind its
+  /// channels.
   at::Tensor beside{};
   /// Of U-Nets with ControlNets, what each of K is shown: fp32 [B, 3 K, h, w] pixels of [0, 1], or
   /// uint8.
   at::Tensor control{};
-  /// Of U-Nets with an IP-Adapter, what an image encoder makes of a picture that prompts beside the
-  /// text: fp32 [B, P], or [B, N, P] of its N places.
+  /// What an image encoder makes of pictures that prompt beside the text: fp32 [B, P], or [B, N, P]
+  /// of N places. Of U-Nets with an IP-Adapter, and of Wan, whose pictures are the given frames.
   at::Tensor image_prompt{};
 };
 

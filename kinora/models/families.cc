@@ -132,11 +132,24 @@ PublishedSize flux_size(std::string name, int64_t text_tokens, double guidance, 
                            .guidance = guidance}}};
 }
 
+constexpr int64_t kClipHStates = 257;  // of CLIP ViT-H/14, of a picture
+constexpr int64_t kClipHWidth = 1280;
+
 /// Of Wan. mlp: hidden width of the MLP.
 PublishedSize wan_size(std::string name, int64_t depth, int64_t hidden, int64_t mlp) {
   PublishedSize made = text_size(std::move(name), depth, hidden, hidden / 128, kT5Width, 512);
   made.values.transformer.patch = 2;
   made.values.transformer.mlp_ratio = static_cast<double>(mlp) / static_cast<double>(hidden);
+  return made;
+}
+
+/// Of those of 14 B parameters that are shown frames. images: width of their states that it reads;
+/// positions: of these.
+PublishedSize wan_shown(std::string name, int64_t images, int64_t positions) {
+  PublishedSize made = wan_size(std::move(name), 40, 5120, 13824);
+  made.values.transformer.given_embedders = true;
+  made.values.transformer.image_channels = images;
+  made.values.transformer.image_positions = positions;
   return made;
 }
 
@@ -319,12 +332,18 @@ std::deque<Family> make_families() {
            .original_naming = original_open_sora2_naming}),
       // Wan team 2025, "Wan: open and advanced large-scale video generative models".
       {.key = "wan",
-       .name = "Wan2.1",
+       .name = "Wan",
+       .before_size = "",
        .is_video = true,
-       .conditions = {.text = true, .tokens = true, .frame_mask = true},
+       .conditions = {.text = true, .tokens = true, .frame_mask = true, .given_as_clip = true},
        .takes_any_size = true,
        .tidies_captions = true,
-       .sizes = {wan_size("T2V-1.3B", 30, 1536, 8960), wan_size("T2V-14B", 40, 5120, 13824)},
+       .own_keys = {"given_embedders", "image_channels", "image_positions"},
+       .sizes = {wan_size("2.1-T2V-1.3B", 30, 1536, 8960), wan_size("2.1-T2V-14B", 40, 5120, 13824),
+                 wan_shown("2.1-I2V-14B", kClipHWidth, 0),
+                 wan_shown("2.1-FLF2V-14B", kClipHWidth, 2 * kClipHStates),
+                 wan_size("2.2-T2V-A14B", 40, 5120, 13824), wan_shown("2.2-I2V-A14B", 0, 0),
+                 wan_size("2.2-TI2V-5B", 30, 3072, 14336)},
        .resolve = Wan::resolve,
        .macs = Wan::macs,
        .make = make<Wan>,
@@ -407,10 +426,10 @@ std::vector<PublishedSize> Family::published() const {
   std::vector<PublishedSize> all;
   for (const PublishedSize& size : sizes) {
     if (patches.empty()) {
-      all.push_back({name + "-" + size.name, size.values});
+      all.push_back({name + before_size + size.name, size.values});
     }
     for (const PublishedPatch& patch : patches) {
-      PublishedSize made = {name + "-" + size.name + "/" + patch.name, size.values};
+      PublishedSize made = {name + before_size + size.name + "/" + patch.name, size.values};
       made.values.transformer.patch = patch.side;
       made.values.transformer.patch_frames = patch.frames;
       all.push_back(std::move(made));
@@ -420,7 +439,7 @@ std::vector<PublishedSize> Family::published() const {
 }
 
 std::string Family::published_in_short() const {
-  const std::string named = name + "-" + braced(sizes);
+  const std::string named = name + before_size + braced(sizes);
   return patches.empty() ? named : named + "/" + braced(patches);
 }
 

@@ -40,6 +40,9 @@ struct FamilyConditions {
   bool frame_mask = false;    ///< frames can be given: they have a time of their own
   bool given_beside = false;  ///< with frame_mask: they have none, and can be given where the model
                               ///< embeds them beside x_t (Open-Sora 2)
+  /// With frame_mask: where the model embeds them beside x_t it is shown them in a clip that is
+  /// grey elsewhere (ShownInput::kFrames), and they have no time of their own (Wan).
+  bool given_as_clip = false;
 };
 
 /// A size that was published.
@@ -82,21 +85,31 @@ struct ModelShape {
   bool has_windows = false;  ///< local attention in the place of the last of Family::spans
   bool is_distilled =
       false;  ///< it is told the guidance scale (model.guidance), and needs no other
-  UnetInput input = UnetInput::kPlain;  ///< what it is shown beside x_t
-  int64_t channels_beside = 0;          ///< of that
-  int64_t controls = 0;                 ///< pictures that ControlNets are shown
-  bool reads_image_prompt = false;      ///< Conditions::image_prompt
+  ShownInput input = ShownInput::kPlain;  ///< what it is shown beside x_t
+  int64_t channels_beside = 0;            ///< of that
+  int64_t controls = 0;                   ///< pictures that ControlNets are shown
+  bool reads_image_prompt = false;        ///< Conditions::image_prompt
+  int64_t image_states = 0;               ///< of Wan: states that it usually has, of given frames
+  int64_t image_channels = 0;             ///< of these
 
   [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
 };
+
+/// Frames of a clip that make one of its latents, each with a channel of its own in what
+/// ShownInput::kFrames says of which are given.
+inline constexpr int64_t kFrameMaskChannels = 4;
+
+/// ModelShape::channels_beside of transformers, of which the configuration may be unresolved.
+[[nodiscard]] int64_t channels_beside(const ModelConfig& config);
 
 /// Family::shape of transformers.
 [[nodiscard]] ModelShape transformer_shape(const ModelConfig& config);
 
 struct Family {
-  std::string key;        ///< model.architecture
-  std::string name;       ///< for people, and before the sizes: "DiT" of "DiT-XL/2"
-  bool is_video = false;  ///< it makes clips; else images
+  std::string key;                ///< model.architecture
+  std::string name;               ///< for people, and before the sizes: "DiT" of "DiT-XL/2"
+  const char* before_size = "-";  ///< between them
+  bool is_video = false;          ///< it makes clips; else images
   FamilyConditions conditions;
   /// What its fast path runs beside blocks of transformers, in words.
   const char* beside_blocks = nullptr;

@@ -54,7 +54,7 @@ const Published& published(const ModelConfig& model) {
   if (!model.unet.linear_projection) {
     return kFirst;
   }
-  return model.unet.input == models::UnetInput::kInpaint ? kSecondInpaint : kSecond;
+  return model.unet.input == models::ShownInput::kInpaint ? kSecondInpaint : kSecond;
 }
 
 /// The U-Net of a file.
@@ -181,7 +181,7 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
   if (&its != &kXl) {
     recipe["sample"]["end_clean"] = false;
   }
-  if (model.unet.input == models::UnetInput::kEdit) {
+  if (model.unet.input == models::ShownInput::kEdit) {
     recipe["sample"]["steps"] = 100;
     recipe["sample"]["given_guidance"] = 1.5;
   }

@@ -92,10 +92,10 @@ TEST(DiffusersUnetTest, SizesAndVectorsOfSdxlAreRead) {
 
 // What lies beside the latents: 9 channels fill in, 8 change a picture.
 TEST(DiffusersUnetTest, ChannelsSayWhatAUnetIsShown) {
-  using models::UnetInput;
+  using models::ShownInput;
   for (const auto& [channels, input] :
-       {std::pair{9, UnetInput::kInpaint}, std::pair{8, UnetInput::kEdit},
-        std::pair{4, UnetInput::kPlain}}) {
+       {std::pair{9, ShownInput::kInpaint}, std::pair{8, ShownInput::kEdit},
+        std::pair{4, ShownInput::kPlain}}) {
     json config = written_by_diffusers("unet_sd1");
     config["in_channels"] = channels;
     config["out_channels"] = 4;

@@ -38,8 +38,6 @@ ClipImageEncoder::ClipImageEncoder(const ClipImageConfig& config)
       position_embedding(image_embedding({num_patches(config) + 1, config.hidden_size})),
       pre_layer_norm(config.hidden_size, config.layer_norm_eps),
       post_layer_norm(config.hidden_size, config.layer_norm_eps),
-      visual_projection(config.hidden_size, config.projection_dim,
-                        nn::Init::normal(clip_std(config.hidden_size)), false),
       config_(config) {
   const ClipBlockConfig block{.width = config.hidden_size,
                               .hidden = config.intermediate_size,
@@ -58,7 +56,11 @@ ClipImageEncoder::ClipImageEncoder(const ClipImageConfig& config)
     add_child("vision_model.encoder.layers." + std::to_string(i), *blocks.back());
   }
   add_child("vision_model.post_layernorm", post_layer_norm);
-  add_child("visual_projection", visual_projection);
+  if (config.projection_dim > 0) {
+    visual_projection.emplace(config.hidden_size, config.projection_dim,
+                              nn::Init::normal(clip_std(config.hidden_size)), false);
+    add_child("visual_projection", *visual_projection);
+  }
 }
 
 at::Tensor ClipImageEncoder::run(const at::Tensor& pixels, size_t num_blocks) const {
@@ -93,8 +95,12 @@ at::Tensor ClipImageEncoder::states(const at::Tensor& pixels) const {
 }
 
 at::Tensor ClipImageEncoder::forward(const at::Tensor& pixels) const {
+  KINORA_CHECK(
+      visual_projection, kConfig,
+      "[clip] this image tower has no projection, so it gives no vector of a picture. Hint: "
+      "a CLIPVisionModelWithProjection does");
   const at::Tensor of_class = post_layer_norm.forward(run(pixels, blocks.size()).select(1, 0));
-  return tapped(visual_projection.forward(of_class).to(at::kFloat));
+  return tapped(visual_projection->forward(of_class).to(at::kFloat));
 }
 
 }  // namespace kinora::models

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,19 +22,21 @@ struct ClipImageConfig {
   int64_t patch_size = 32;   ///< of which as many go in as are whole
   Activation activation = Activation::kQuickGelu;
   double layer_norm_eps = 1e-5;
-  int64_t projection_dim = 512;
+  int64_t projection_dim = 512;  ///< 0: there is no projection (CLIPVisionModel)
 };
 
-/// The image tower of CLIP (Radford et al. 2021; transformers' CLIPVisionModelWithProjection): a
-/// ViT over patches behind a class token, whose last state is projected. It lies beside the text
-/// tower, whose blocks it shares. Parameters are named as CLIPModel's.
+/// The image tower of CLIP (Radford et al. 2021; transformers' CLIPVisionModelWithProjection, or
+/// CLIPVisionModel without the projection): a ViT over patches behind a class token, whose last
+/// state is projected. It lies beside the text tower, whose blocks it shares. Parameters are named
+/// as CLIPModel's.
 class ClipImageEncoder : public nn::Module {
  public:
   /// kConfig: patches larger than the picture; errors of ClipBlock.
   explicit ClipImageEncoder(const ClipImageConfig& config);
 
   /// pixels: fp32 [B, 3, S, S], normalised as CLIP wants it (pipelines/clip_file.h). Returns fp32
-  /// [B, projection_dim], not normalised. kShape for other sizes. Differentiable in the parameters.
+  /// [B, projection_dim], not normalised; needs the projection. kShape for other sizes.
+  /// Differentiable in the parameters.
   [[nodiscard]] at::Tensor forward(const at::Tensor& pixels) const;
 
   /// The states behind the block before the last, the class token's first: fp32 [B, 1 + N, C] of N
@@ -48,7 +51,7 @@ class ClipImageEncoder : public nn::Module {
   nn::LayerNorm pre_layer_norm;
   std::vector<std::unique_ptr<ClipBlock>> blocks;
   nn::LayerNorm post_layer_norm;
-  TextLinear visual_projection;
+  std::optional<TextLinear> visual_projection;
 
  private:
   /// The states behind so many blocks.

@@ -245,7 +245,14 @@ std::optional<MMDiTNames> find_mmdit_names(const std::vector<std::string>& all) 
   return its.depth > 0 && has_ends ? std::optional(its) : std::nullopt;
 }
 
-nn::Naming naming_of_wan(int64_t depth) {
+/// What a file of Wan has beside the blocks of all.
+struct WanNames {
+  int64_t depth = 0;
+  bool has_images = false;
+  bool has_positions = false;
+};
+
+nn::Naming naming_of_wan(const WanNames& its) {
   Table table;
   table.add_layer("x_embedder.proj", {"patch_embedding"});
   table.add_embedder("t_embedder", "condition_embedder.time_embedder");
@@ -254,9 +261,27 @@ nn::Naming naming_of_wan(int64_t depth) {
   table.add_layer("y_embedder.y_proj.fc2", {"condition_embedder.text_embedder.linear_2"});
   table.naming.push_back({"final_layer.scale_shift_table", {"scale_shift_table"}});
   table.add_layer("final_layer.linear", {"proj_out"});
-  for (int64_t block = 0; block < depth; ++block) {
+  if (its.has_images) {
+    const std::string embedder = "condition_embedder.image_embedder.";
+    for (const auto& [ours, theirs] : {std::pair("norm1", "norm1"),
+                                       {"fc1", "ff.net.0.proj"},
+                                       {"fc2", "ff.net.2"},
+                                       {"norm2", "norm2"}}) {
+      table.add_layer(std::string("image_embedder.") + ours, {embedder + theirs});
+    }
+    if (its.has_positions) {
+      table.naming.push_back({"image_embedder.positions", {embedder + "pos_embed"}});
+    }
+  }
+  for (int64_t block = 0; block < its.depth; ++block) {
     const std::string path = block_path(block);
     const std::string& key = path;
+    if (its.has_images) {
+      table.add_layer(path + "cross_attn.image_kv_linear",
+                      {key + "attn2.add_k_proj", key + "attn2.add_v_proj"});
+      table.naming.push_back(
+          {path + "cross_attn.image_k_norm.weight", {key + "attn2.norm_added_k.weight"}});
+    }
     table.naming.push_back({path + "scale_shift_table", {key + "scale_shift_table"}});
     table.add_layer(path + "attn.qkv",
                     {key + "attn1.to_q", key + "attn1.to_k", key + "attn1.to_v"});
@@ -346,13 +371,19 @@ nn::Naming with_batched_tables(nn::Naming naming, const ModelConfig& config) {
   for (nn::OtherName& name : naming) {
     if (name.path.ends_with("scale_shift_table")) {
       name.shape = {1, name.path.starts_with("final_layer.") ? 2 : 6, config.transformer.hidden};
+    } else if (name.path == "image_embedder.positions") {
+      name.shape = {1, config.transformer.image_positions, config.transformer.image_channels};
     }
   }
   return naming;
 }
 
 nn::Naming wan_naming(const ModelConfig& config) {
-  return with_batched_tables(naming_of_wan(config.transformer.depth), config);
+  const TransformerConfig& own = config.transformer;
+  return with_batched_tables(naming_of_wan({.depth = own.depth,
+                                            .has_images = own.image_channels > 0,
+                                            .has_positions = own.image_positions > 0}),
+                             config);
 }
 
 std::optional<nn::Naming> find_wan_naming(const std::vector<std::string>& names) {
@@ -364,7 +395,10 @@ std::optional<nn::Naming> find_wan_naming(const std::vector<std::string>& names)
   if (depth == 0 || !known.contains("condition_embedder.time_proj.weight")) {
     return std::nullopt;
   }
-  return naming_of_wan(depth);
+  const std::string embedder = "condition_embedder.image_embedder.";
+  return naming_of_wan({.depth = depth,
+                        .has_images = known.contains(embedder + "norm1.weight"),
+                        .has_positions = known.contains(embedder + "pos_embed")});
 }
 
 nn::Naming diffusers_naming(const ModelConfig& config) {

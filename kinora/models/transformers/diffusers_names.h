@@ -33,7 +33,7 @@ namespace kinora::models {
 /// WanTransformer3DModel.
 [[nodiscard]] nn::Naming wan_naming(const ModelConfig& config);
 [[nodiscard]] std::optional<nn::Naming> find_wan_naming(const std::vector<std::string>& names);
-/// A naming of Wan's of files whose tables of vectors have a batch dim before the others.
+/// A naming of Wan's of files whose tables have a batch dim before the others.
 [[nodiscard]] nn::Naming with_batched_tables(nn::Naming naming, const ModelConfig& config);
 
 /// Of a model's family; kConfig for one that diffusers lacks.

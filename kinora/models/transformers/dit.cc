@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 #include "kinora/models/transformers/branches.h"
 #include "kinora/models/transformers/grid.h"
 #include "kinora/models/transformers/seams.h"
@@ -36,10 +37,11 @@ constexpr double kEmbeddingStd = 0.02;
 }  // namespace
 
 PatchEmbed::Projection::Projection(const ModelConfig& config, int64_t dims)
-    : weight{.shape = {config.transformer.hidden, config.in_channels, config.transformer.patch,
-                       config.transformer.patch},
+    : weight{.shape = {config.transformer.hidden, config.in_channels + channels_beside(config),
+                       config.transformer.patch, config.transformer.patch},
              .init = nn::Init::xavier_uniform(
-                 config.in_channels * config.transformer.patch_volume(), config.transformer.hidden),
+                 (config.in_channels + channels_beside(config)) * config.transformer.patch_volume(),
+                 config.transformer.hidden),
              .fp32_island = true,
              .value = {},
              .grad = {}},
@@ -51,8 +53,7 @@ PatchEmbed::Projection::Projection(const ModelConfig& config, int64_t dims)
   if (dims == 3) {
     weight.shape.insert(weight.shape.begin() + 2, config.transformer.patch_frames);
   } else if (dims == 1) {
-    weight.shape = {config.transformer.hidden,
-                    config.in_channels * config.transformer.patch_volume()};
+    weight.shape = {config.transformer.hidden, weight.shape[1] * config.transformer.patch_volume()};
   }
   add_parameter("weight", weight);
   add_parameter("bias", bias);

@@ -20,6 +20,9 @@ struct Blocks {
   int64_t head = 0;
   int64_t hidden = 0;
   int64_t mlp_hidden = 0;
+  // Of Wan.
+  bool has_images = false;
+  bool has_positions = false;
 
   [[nodiscard]] bool lie_apart() const { return head > 0; }
 };
@@ -135,6 +138,15 @@ nn::Naming wan_naming_of(const Blocks& its) {
   add_layer(naming, "y_embedder.y_proj.fc2", prefix + "text_embedding.2");
   add(naming, "final_layer.scale_shift_table", prefix + "head.modulation");
   add_layer(naming, "final_layer.linear", prefix + "head.head");
+  if (its.has_images) {
+    for (const auto& [ours, theirs] :
+         {std::pair("norm1", "0"), {"fc1", "1"}, {"fc2", "3"}, {"norm2", "4"}}) {
+      add_layer(naming, std::string("image_embedder.") + ours, prefix + "img_emb.proj." + theirs);
+    }
+    if (its.has_positions) {
+      add(naming, "image_embedder.positions", prefix + "img_emb.emb_pos");
+    }
+  }
   for (int64_t block = 0; block < its.depth; ++block) {
     const std::string path = "blocks." + std::to_string(block) + ".";
     const std::string key = prefix + path;
@@ -147,6 +159,13 @@ nn::Naming wan_naming_of(const Blocks& its) {
                         {key + "cross_attn.k" + kind, key + "cross_attn.v" + kind}});
     }
     add_layer(naming, path + "cross_attn.q_linear", key + "cross_attn.q");
+    if (its.has_images) {
+      for (const char* kind : {".weight", ".bias"}) {
+        naming.push_back({path + "cross_attn.image_kv_linear" + kind,
+                          {key + "cross_attn.k_img" + kind, key + "cross_attn.v_img" + kind}});
+      }
+      add(naming, path + "cross_attn.image_k_norm.weight", key + "cross_attn.norm_k_img.weight");
+    }
     for (const auto& [ours, theirs] :
          {std::pair("attn.", "self_attn."), {"cross_attn.", "cross_attn."}}) {
       add_layer(naming, path + ours + "proj", key + theirs + "o");
@@ -182,7 +201,11 @@ nn::Naming original_flux_naming(const ModelConfig& config) {
 }
 
 nn::Naming original_wan_naming(const ModelConfig& config) {
-  return with_batched_tables(wan_naming_of({.depth = config.transformer.depth}), config);
+  const TransformerConfig& own = config.transformer;
+  return with_batched_tables(wan_naming_of({.depth = own.depth,
+                                            .has_images = own.image_channels > 0,
+                                            .has_positions = own.image_positions > 0}),
+                             config);
 }
 
 nn::Naming original_open_sora2_naming(const ModelConfig& config) {
@@ -207,6 +230,8 @@ std::optional<nn::Naming> find_original_naming(
     }
     its.depth = count(names, its.prefix + "blocks.", ".self_attn.q.weight");
     if (its.depth > 0 && names.contains(its.prefix + "time_projection.1.weight")) {
+      its.has_images = names.contains(its.prefix + "img_emb.proj.0.weight");
+      its.has_positions = names.contains(its.prefix + "img_emb.emb_pos");
       return wan_naming_of(its);
     }
     its.depth = count(names, its.prefix + "double_blocks.", ".img_attn.q_proj.weight");

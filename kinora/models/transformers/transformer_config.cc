@@ -42,9 +42,19 @@ void describe(Fields& fields, TransformerConfig& config) {
              between(2, 64));
   fields.add("kv_compress_layers", config.kv_compress_layers,
              "pixart: the blocks that do so, from 0; [] = the second half.", between(0, 4095));
-  fields.add("given_embedders", config.given_embedders,
-             "stdit3, open_sora2: embed given frames, and which ones they are, beside the input "
-             "(Open-Sora 1.3, 2).");
+  fields.add(
+      "given_embedders", config.given_embedders,
+      "stdit3, open_sora2, wan: embed given frames, and which ones they are, beside the input "
+      "(Open-Sora 1.3, 2; Wan's image to video, whose clips of 16 channels are 36).");
+  fields.add(
+      "image_channels", config.image_channels,
+      "wan: width of an image encoder's states of the given frames, which blocks read beside "
+      "the text (2.1's image to video: 1280); 0 = by name, of custom none.",
+      between(0, 65536));
+  fields.add("image_positions", config.image_positions,
+             "wan: how many such states a learned table is added to (2.1's first and last frames: "
+             "514 of both); 0 = by name, of custom none.",
+             between(0, 65536));
   fields.add("rotary_3d", config.rotary_3d,
              "stdit3: rotary positions over time, rows and columns in both attentions (1.3).");
   fields.add("parallel_depth", config.parallel_depth,

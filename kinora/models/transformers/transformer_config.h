@@ -40,8 +40,11 @@ struct TransformerConfig {
   std::vector<int64_t> kv_compress_layers = {};  ///< blocks, from 0; []: the second half
   /// STDiT3: given frames, and which ones these are, are embedded beside the input (1.3).
   bool given_embedders = false;
-  bool rotary_3d = false;                      ///< STDiT3: over time, rows and columns
-  int64_t parallel_depth = 0;                  ///< MMDiT: parallel blocks behind the others
+  int64_t image_channels = 0;  ///< Wan: of states of given frames that are read beside the text
+  int64_t image_positions =
+      0;                       ///< Wan: of these that a learned table is added to; 0: there is none
+  bool rotary_3d = false;      ///< STDiT3: over time, rows and columns
+  int64_t parallel_depth = 0;  ///< MMDiT: parallel blocks behind the others
   std::vector<int64_t> second_attention = {};  ///< MMDiT: blocks that have it, from 0
   std::vector<int64_t> rotary_axes = {};       ///< MMDiT: dims of frame, row and column; [] = none
   int64_t position_grid = 0;                   ///< MMDiT: side of the table of positions

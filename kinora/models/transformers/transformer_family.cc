@@ -10,6 +10,8 @@
 namespace kinora::models {
 namespace {
 
+constexpr int64_t kUsualStates = 257;  // of CLIP ViT-H/14, of a picture
+
 void fill(int64_t& value, int64_t published) {
   if (value == 0) {
     value = published;
@@ -37,6 +39,8 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"kv_compress_factor", config.kv_compress_factor != unset.kv_compress_factor},
           {"kv_compress_layers", !config.kv_compress_layers.empty()},
           {"given_embedders", config.given_embedders},
+          {"image_channels", config.image_channels > 0},
+          {"image_positions", config.image_positions > 0},
           {"rotary_3d", config.rotary_3d},
           {"parallel_depth", config.parallel_depth > 0},
           {"second_attention", !config.second_attention.empty()},
@@ -53,6 +57,9 @@ diffusion::GivenWay given_way_of(const ModelConfig& config) {
     return GivenWay::kNone;
   }
   if (config.transformer.given_embedders) {
+    if (takes.given_as_clip) {
+      return GivenWay::kNone;
+    }
     return takes.given_beside ? GivenWay::kBeside : GivenWay::kNoised;
   }
   return takes.given_beside ? GivenWay::kNone : GivenWay::kClean;
@@ -106,9 +113,16 @@ void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
                own.mlp_ratio);
 }
 
+int64_t channels_beside(const ModelConfig& config) {
+  return config.transformer.given_embedders && family_of(config).conditions.given_as_clip
+             ? kFrameMaskChannels + config.in_channels
+             : 0;
+}
+
 ModelShape transformer_shape(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
   const Grid grid = grid_of(config);
+  const int64_t beside = channels_beside(config);
   return {.blocks = own.depth + own.parallel_depth,
           .width = own.hidden,
           .heads = own.heads,
@@ -121,7 +135,14 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .is_undivided = own.kv_compress != KvSampling::kNone,
           .given_way = given_way_of(config),
           .has_windows = !own.window.empty(),
-          .is_distilled = own.guidance > 0};
+          .is_distilled = own.guidance > 0,
+          .input = beside > 0 ? ShownInput::kFrames : ShownInput::kPlain,
+          .channels_beside = beside,
+          .reads_image_prompt = own.image_channels > 0,
+          .image_states = own.image_channels == 0   ? 0
+                          : own.image_positions > 0 ? own.image_positions
+                                                    : kUsualStates,
+          .image_channels = own.image_channels};
 }
 
 TransformerMacs::TransformerMacs(const ModelConfig& config)
@@ -135,7 +156,8 @@ TransformerMacs::TransformerMacs(const ModelConfig& config)
   cross_attention = tokens * (2 * hidden * hidden + 2 * text * hidden) + text * 2 * hidden * hidden;
   modulation = 6 * hidden * hidden;
   captions = text * (real(config.text_channels) * hidden + hidden * hidden);
-  const double channels = real(config.in_channels + config.out_channels());
+  const double channels =
+      real(config.in_channels + channels_beside(config) + config.out_channels());
   ends = tokens * hidden * real(config.transformer.patch_volume()) * channels +
          2 * hidden * hidden + (256 + hidden) * hidden;
 }

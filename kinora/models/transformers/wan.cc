@@ -2,18 +2,21 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/gelu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
 #include "kinora/nn/rotary.h"
 #include "kinora/ops/parameter.h"
 
-// Shapes: B batch, T frames of patches, S patches of a frame, N = T S, L text tokens, C hidden,
-// H heads, D = C / H.
+// Shapes: B batch, T frames of patches, S patches of a frame, N = T S, L text tokens, M states of
+// images, C hidden, H heads, D = C / H.
 
 namespace kinora::models {
 namespace {
@@ -66,6 +69,19 @@ at::Tensor WanSelfAttention::forward(const at::Tensor& x, const at::Tensor& rota
   return tapped(proj.forward(attend(q, k, in_heads(parts[2], num_heads_))).view_as(x));
 }
 
+WanImageKeys::WanImageKeys(const TransformerConfig& config)
+    : image_kv_linear(projection(config.hidden, 2)), image_k_norm(config.hidden) {
+  add_child("image_kv_linear", image_kv_linear);
+  add_child("image_k_norm", image_k_norm);
+}
+
+at::Tensor WanImageKeys::attend(const at::Tensor& q, const at::Tensor& images) const {
+  const int64_t num_heads = q.size(1);
+  const std::vector<at::Tensor> kv = image_kv_linear.forward(images).chunk(2, -1);
+  return models::attend(q, in_heads(image_k_norm.forward(kv[0]), num_heads),
+                        in_heads(kv[1], num_heads));
+}
+
 WanTextAttention::WanTextAttention(const TransformerConfig& config)
     : num_heads_(config.heads),
       q_linear(projection(config.hidden, 1)),
@@ -76,14 +92,24 @@ WanTextAttention::WanTextAttention(const TransformerConfig& config)
   add_child("kv_linear", kv_linear);
   add_child("proj", proj);
   add_child("", norms_);
+  if (config.image_channels > 0) {
+    images_.emplace(config);
+    add_child("", *images_);
+  }
 }
 
-at::Tensor WanTextAttention::forward(const at::Tensor& x, const at::Tensor& text) const {
+at::Tensor WanTextAttention::forward(const at::Tensor& x, const at::Tensor& context,
+                                     int64_t num_images) const {
   const at::Tensor q =
       in_heads(norms_.q_norm.forward(q_linear.forward(x.flatten(1, 2))), num_heads_);
+  const at::Tensor text = context.narrow(1, num_images, context.size(1) - num_images);
   const std::vector<at::Tensor> kv = kv_linear.forward(text).chunk(2, -1);
   const at::Tensor k = in_heads(norms_.k_norm.forward(kv[0]), num_heads_);
-  return tapped(proj.forward(attend(q, k, in_heads(kv[1], num_heads_))).view_as(x));
+  at::Tensor said = attend(q, k, in_heads(kv[1], num_heads_));
+  if (images_) {
+    said = said + images_->attend(q, context.narrow(1, 0, num_images));
+  }
+  return tapped(proj.forward(said).view_as(x));
 }
 
 WanBlock::WanBlock(const TransformerConfig& config)
@@ -100,7 +126,8 @@ WanBlock::WanBlock(const TransformerConfig& config)
 }
 
 at::Tensor WanBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
-                             const nn::Sequence& sequence, const at::Tensor& rotary) const {
+                             const nn::Sequence& sequence, const at::Tensor& rotary,
+                             int64_t num_images) const {
   const auto result = [&sequence](ops::BranchKind kind, const auto& compute) {
     return sequence.branch(kind, [&] { return std::vector{compute()}; })[0];
   };
@@ -109,7 +136,8 @@ at::Tensor WanBlock::forward(const at::Tensor& x, const BlockConditions& conditi
                                        return attn.forward(modulated_norm(x, m[0], m[1]), rotary);
                                      }));
   const at::Tensor y = mixed + result(ops::BranchKind::kText, [&] {
-                         return cross_attn.forward(cross_norm.forward(mixed), conditions.text);
+                         return cross_attn.forward(cross_norm.forward(mixed), conditions.text,
+                                                    num_images);
                        });
   return tapped(gated_sum(y, m[5], sequence.mlp(mlp, modulated_norm(y, m[3], m[4]))));
 }
@@ -123,8 +151,47 @@ at::Tensor WanBlock::table() const {
   return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
 }
 
+WanImageEmbedder::WanImageEmbedder(const TransformerConfig& config)
+    : channels_(config.image_channels),
+      positions{.shape = {config.image_positions, config.image_channels},
+                .init = nn::Init::zero(),
+                .fp32_island = true,
+                .value = {},
+                .grad = {}},
+      norm1(config.image_channels),
+      fc1(projection(config.image_channels, 1)),
+      fc2(config.image_channels, config.hidden,
+          nn::Init::xavier_uniform(config.image_channels, config.hidden)),
+      norm2(config.hidden) {
+  if (config.image_positions > 0) {
+    add_parameter("positions", positions);
+  }
+  add_child("norm1", norm1);
+  add_child("fc1", fc1);
+  add_child("fc2", fc2);
+  add_child("norm2", norm2);
+}
+
+at::Tensor WanImageEmbedder::forward(const at::Tensor& states) const {
+  const int64_t places = positions.shape.front();
+  KINORA_CHECK(
+      states.defined() && states.dim() == 3 && states.size(2) == channels_ &&
+          (places == 0 || states.size(1) == places),
+      kShape, "[wan] states of given frames must have shape [B, ",
+      places == 0 ? "M" : std::to_string(places), ", ", channels_, "], got ",
+      states.defined() ? states.sizes() : at::IntArrayRef(),
+      ". Hint: a model of first and last frames reads those of both, another of the first");
+  const at::Tensor placed =
+      places == 0 ? states : states + ops::with_gradient(positions.value, positions.grad);
+  return norm2.forward(fc2.forward(at::gelu(fc1.forward(norm1.forward(placed)))));
+}
+
 Wan::Wan(const ModelConfig& config) : CaptionModel(config), blocks(config.transformer) {
   y_embedder.null_caption().zero_();
+  if (config.transformer.image_channels > 0) {
+    image_embedder.emplace(config.transformer);
+    add_child("image_embedder", *image_embedder);
+  }
   add_child("blocks", blocks);
   set_block_buckets(numbered("blocks", config.transformer.depth), {}, {});
 }
@@ -134,6 +201,15 @@ void Wan::resolve(ModelConfig& config, const ModelConfig& published) {
   if (own.mlp_ratio == TransformerConfig{}.mlp_ratio) {
     own.mlp_ratio = published.transformer.mlp_ratio;
   }
+  const TransformerConfig& given = published.transformer;
+  own.given_embedders |= given.given_embedders;
+  own.image_channels = own.image_channels == 0 ? given.image_channels : own.image_channels;
+  own.image_positions = own.image_positions == 0 ? given.image_positions : own.image_positions;
+  KINORA_CHECK(own.image_channels == 0 || own.given_embedders, kConfig,
+               "[wan] model.image_channels are of models with model.given_embedders, got ",
+               own.image_channels);
+  KINORA_CHECK(own.image_positions == 0 || own.image_channels > 0, kConfig,
+               "[wan] model.image_positions needs model.image_channels, got ", own.image_positions);
   resolve_transformer(config, published);
   const int64_t head = own.hidden / own.heads;
   KINORA_CHECK(head % 2 == 0, kConfig,
@@ -143,7 +219,11 @@ void Wan::resolve(ModelConfig& config, const ModelConfig& published) {
 
 double Wan::macs(const ModelConfig& config) {
   const TransformerMacs m(config);
-  return m.model(m.attention(m.tokens) + m.cross_attention + m.mlp) + m.modulation + m.captions;
+  const auto channels = static_cast<double>(config.transformer.image_channels);
+  const auto states = static_cast<double>(transformer_shape(config).image_states);
+  const double images = 2 * states * m.hidden * (m.hidden + m.tokens);  // of a block
+  return m.model(m.attention(m.tokens) + m.cross_attention + images + m.mlp) + m.modulation +
+         m.captions + states * channels * (channels + m.hidden);
 }
 
 at::Tensor Wan::null_caption() const {
@@ -179,6 +259,20 @@ at::Tensor Wan::filled_text(const diffusion::Conditions& conditions) const {
                             {});
 }
 
+at::Tensor Wan::shown(const at::Tensor& x_t, const diffusion::Conditions& conditions) const {
+  const int64_t channels = channels_beside(config());
+  if (channels == 0) {
+    return x_t;
+  }
+  const at::Tensor& beside = conditions.beside;
+  KINORA_CHECK(beside.defined() && beside.dim() == x_t.dim() && beside.size(0) == x_t.size(0) &&
+                   beside.size(1) == channels && beside.sizes().slice(2) == x_t.sizes().slice(2),
+               kShape, "[wan] what is shown beside x_t of shape ", x_t.sizes(), " must have ",
+               channels, " channels: those of which frames are given, and their clip; got shape ",
+               beside.defined() ? beside.sizes() : at::IntArrayRef());
+  return at::cat({x_t, beside}, 1);
+}
+
 at::Tensor Wan::predict(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
@@ -186,17 +280,26 @@ at::Tensor Wan::predict(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor rotary =
       clip_angles(wan_axes(own), grid_of(config(), x_t), x_t.device()).flatten(0, 1);
   const TimeVectors of_time = time_vectors(t, conditions);
-  const BlockConditions inputs = {
-      .vectors = of_time.vectors, .text = filled_text(conditions), .text_lengths = {}};
-  const at::Tensor x = x_embedder.forward(to_patches(config(), x_t));  // [B, T, S, C]
+  at::Tensor context = filled_text(conditions);
+  int64_t num_images = 0;
+  if (image_embedder) {
+    const at::Tensor images = image_embedder->forward(conditions.image_prompt).to(context.dtype());
+    num_images = images.size(1);
+    context = at::cat({images, context}, 1);
+  }
+  const BlockConditions inputs = {.vectors = of_time.vectors, .text = context, .text_lengths = {}};
+  ModelConfig input = config();
+  input.in_channels += channels_beside(input);
+  const at::Tensor x =
+      x_embedder.forward(to_patches(input, shown(x_t, conditions)));  // [B, T, S, C]
   const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
   const at::Tensor out = through_plain_blocks(
       x, own.depth, pass,
       [&](int64_t i, const at::Tensor& clip) {
         return run_plain(i, i < recompute_blocks(), clip, inputs,
-                         [&tokens = *tokens, &block = blocks[i], rotary](
+                         [&tokens = *tokens, &block = blocks[i], rotary, num_images](
                              const at::Tensor& in, const BlockConditions& given) {
-                           return block.forward(in, given, tokens, rotary);
+                           return block.forward(in, given, tokens, rotary, num_images);
                          });
       },
       [&] { return blocks[0].first_norm(x, inputs); });

@@ -765,7 +765,7 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
   UnetBlocks blocks(hook(), first_block_, recompute_blocks(), overwrites);
   const ControlResiduals added =
       control(x_t, t * config().time_scale, conditions.control, reads, blocks);
-  const bool is_plain = config().unet.input == UnetInput::kPlain;
+  const bool is_plain = config().unet.input == ShownInput::kPlain;
   const at::Tensor shown = is_plain ? x_t : at::cat({x_t, conditions.beside}, 1);
   std::vector<at::Tensor> left =
       go_down(down_blocks, conv_in.forward(shown.contiguous(at::MemoryFormat::ChannelsLast)), reads,

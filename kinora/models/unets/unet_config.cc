@@ -5,18 +5,6 @@
 
 namespace kinora::models {
 
-const char* to_string(UnetInput input) {
-  switch (input) {
-    case UnetInput::kPlain:
-      return "plain";
-    case UnetInput::kInpaint:
-      return "inpaint";
-    case UnetInput::kEdit:
-      return "edit";
-  }
-  KINORA_UNREACHABLE("[unet] unknown input");
-}
-
 const char* to_string(UnetClasses classes) {
   switch (classes) {
     case UnetClasses::kNone:
@@ -30,7 +18,7 @@ const char* to_string(UnetClasses classes) {
 }
 
 std::optional<UnetChannels> unet_channels(int64_t in, int64_t out) {
-  for (const UnetInput input : {UnetInput::kPlain, UnetInput::kInpaint, UnetInput::kEdit}) {
+  for (const ShownInput input : {ShownInput::kPlain, ShownInput::kInpaint, ShownInput::kEdit}) {
     if (out > 0 && in == out + UnetConfig{.input = input}.channels_beside(out)) {
       return UnetChannels{.drawn = out, .input = input};
     }
@@ -43,12 +31,14 @@ std::optional<UnetChannels> unet_channels(int64_t in, int64_t out) {
 
 int64_t UnetConfig::channels_beside(int64_t in_channels) const {
   switch (input) {
-    case UnetInput::kPlain:
+    case ShownInput::kPlain:
       return 0;
-    case UnetInput::kInpaint:
+    case ShownInput::kInpaint:
       return 1 + in_channels;
-    case UnetInput::kEdit:
+    case ShownInput::kEdit:
       return in_channels;
+    case ShownInput::kFrames:
+      break;  // of no U-Net
   }
   KINORA_UNREACHABLE("[unet] unknown input");
 }
@@ -56,9 +46,9 @@ int64_t UnetConfig::channels_beside(int64_t in_channels) const {
 void describe(Fields& fields, UnetConfig& config) {
   const auto scope = fields.scope("unet");
   fields.add("input", config.input,
-             {{to_string(UnetInput::kPlain), UnetInput::kPlain},
-              {to_string(UnetInput::kInpaint), UnetInput::kInpaint},
-              {to_string(UnetInput::kEdit), UnetInput::kEdit}},
+             {{to_string(ShownInput::kPlain), ShownInput::kPlain},
+              {to_string(ShownInput::kInpaint), ShownInput::kInpaint},
+              {to_string(ShownInput::kEdit), ShownInput::kEdit}},
              "unet: what is shown beside the noised latents: inpaint = a mask and the picture "
              "without what it covers (9 channels of 4), edit = a picture to change "
              "(instruct-pix2pix, 8 channels).");

@@ -4,20 +4,13 @@
 #include <optional>
 #include <vector>
 
+#include "kinora/models/shown_input.h"
+
 namespace kinora {
 class Fields;
 }
 
 namespace kinora::models {
-
-/// What a U-Net is shown beside x_t, in further channels (diffusion::Conditions::beside).
-enum class UnetInput {
-  kPlain,    ///< nothing
-  kInpaint,  ///< a mask, 1 where the picture is drawn, and the picture without that part
-  kEdit,     ///< a picture to be changed (Brooks et al. 2023, "InstructPix2Pix")
-};
-
-[[nodiscard]] const char* to_string(UnetInput input);
 
 /// How a U-Net of classes is told them: by a learned vector of each class and of the null class.
 enum class UnetClasses {
@@ -32,7 +25,7 @@ enum class UnetClasses {
 struct UnetChannels {
   int64_t drawn = 0;  ///< ModelConfig::in_channels
   bool learn_sigma = false;
-  UnetInput input = UnetInput::kPlain;
+  ShownInput input = ShownInput::kPlain;
 };
 /// Nothing for numbers that no U-Net here has.
 [[nodiscard]] std::optional<UnetChannels> unet_channels(int64_t in, int64_t out);
@@ -58,7 +51,7 @@ struct IpAdapterConfig {
 /// What only U-Nets have: ModelConfig::unet. Lists have an entry a level, from the finest. Empty or
 /// 0 is what model.name gives.
 struct UnetConfig {
-  UnetInput input = UnetInput::kPlain;
+  ShownInput input = ShownInput::kPlain;
   UnetClasses classes = UnetClasses::kNone;
   std::vector<int64_t> channels = {};  ///< width of each level
   int64_t resnets = 0;                 ///< residual blocks of a level; on its way up one more

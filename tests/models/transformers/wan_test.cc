@@ -12,10 +12,12 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kinora/core/error.h"
@@ -34,6 +36,7 @@ namespace kinora::models {
 namespace wan_test {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
@@ -55,7 +58,7 @@ class Fixture {
     const json values = json::parse(file_.metadata().at("config"));
     ModelConfig config;
     config.architecture = "wan";
-    config.in_channels = values["in_channels"];
+    config.in_channels = values["out_channels"];
     config.frames = 3;
     config.height = 8;
     config.width = 8;
@@ -69,6 +72,9 @@ class Fixture {
     own.hidden = own.heads * values["attention_head_dim"].get<int64_t>();
     own.patch = 2;
     own.mlp_ratio = values["ffn_dim"].get<double>() / static_cast<double>(own.hidden);
+    own.given_embedders = values.contains("image_dim");
+    own.image_channels = values.value("image_dim", 0);
+    own.image_positions = values.value("pos_embed_seq_len", 0);
     return resolved(config);
   }
 
@@ -78,6 +84,10 @@ class Fixture {
     conditions.text_lengths = find("forward.text_lengths");
     if (const at::Tensor mask = find("forward.frame_mask"); mask.defined()) {
       conditions.frame_mask = mask.to(at::kBool);
+    }
+    conditions.beside = find("forward.beside");
+    if (const at::Tensor image = find("forward.image"); image.defined()) {
+      conditions.image_prompt = image.set_requires_grad(true);
     }
     return conditions;
   }
@@ -134,6 +144,10 @@ TEST_P(WanTest, ForwardAndGradientsAreThoseOfDiffusers) {
   EXPECT_LT(ops::relative_error(x_t.grad(), fixture.find("grad.x_t")), tolerance::kWholeModel);
   EXPECT_LT(ops::relative_error(conditions.text.grad(), fixture.find("grad.text")),
             tolerance::kWholeModel);
+  if (conditions.image_prompt.defined()) {
+    EXPECT_LT(ops::relative_error(conditions.image_prompt.grad(), fixture.find("grad.image")),
+              tolerance::kWholeModel);
+  }
   const auto keys = keys_of(wan_naming(model.config()));
   for (const auto& [path, parameter] : model.named_parameters()) {
     const std::vector<at::Tensor> parts =
@@ -151,7 +165,8 @@ TEST_P(WanTest, ForwardAndGradientsAreThoseOfDiffusers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, WanTest, testing::Values("wan", "wan_given"));
+INSTANTIATE_TEST_SUITE_P(Models, WanTest,
+                         testing::Values("wan", "wan_given", "wan_image", "wan_flf"));
 
 TEST(WanTextTest, OnlyTheWordsOfACaptionCount) {
   const at::NoGradGuard guard;
@@ -241,9 +256,39 @@ TEST(WanModelTest, RefusesWhatDoesNotFit) {
               HasSubstr("text must have shape [B, up to 7, 10], got [2, 8, 10]"));
 }
 
+TEST(WanModelTest, RefusesOtherFramesThanItReads) {
+  const Fixture fixture("wan_flf");
+  Wan model(fixture.config());
+  set_weights(model, fixture.shapes());
+  const auto refusal = [&](const diffusion::Conditions& conditions) {
+    return error_of(ErrorKind::kShape, [&] {
+      return model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), conditions);
+    });
+  };
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.image_prompt = conditions.image_prompt.narrow(1, 0, 5);
+  EXPECT_THAT(refusal(conditions),
+              AllOf(HasSubstr("must have shape [B, 10, 18], got [2, 5, 18]"),
+                    HasSubstr("a model of first and last frames reads those of both")));
+  conditions = fixture.conditions();
+  conditions.beside = conditions.beside.narrow(1, 0, 6);
+  EXPECT_THAT(refusal(conditions), HasSubstr("must have 7 channels"));
+  conditions.beside.reset();
+  EXPECT_THAT(refusal(conditions), HasSubstr("must have 7 channels"));
+  ModelConfig config = fixture.config();
+  config.transformer.given_embedders = false;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+              HasSubstr("model.image_channels are of models with model.given_embedders, got 18"));
+  config.transformer.image_channels = 0;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+              HasSubstr("model.image_positions needs model.image_channels, got 10"));
+}
+
+class WanNamesTest : public testing::TestWithParam<const char*> {};
+
 // Every parameter has a name in the files of the authors, and these are found by their names.
-TEST(WanModelTest, AuthorsNamesAreFoundAgain) {
-  Wan model(Fixture("wan").config());
+TEST_P(WanNamesTest, AuthorsNamesAreFoundAgain) {
+  Wan model(Fixture(GetParam()).config());
   const auto keys = keys_of(original_wan_naming(model.config()));
   EXPECT_EQ(keys.size(), model.named_parameters().size());
   std::vector<std::string> all;
@@ -268,18 +313,29 @@ TEST(WanModelTest, AuthorsNamesAreFoundAgain) {
   for (const char* key :
        {"patch_embedding.weight", "text_embedding.2.bias", "time_embedding.0.weight",
         "time_projection.1.weight", "blocks.0.modulation", "blocks.1.norm3.weight",
-        "blocks.2.self_attn.norm_q.weight", "blocks.0.self_attn.o.bias",
+        "blocks.1.self_attn.norm_q.weight", "blocks.0.self_attn.o.bias",
         "blocks.0.cross_attn.k.weight", "blocks.1.cross_attn.norm_k.weight", "blocks.0.ffn.2.bias",
         "head.modulation", "head.head.weight"}) {
     EXPECT_THAT(all, testing::Contains(key));
   }
+  // As in those of Wan2.1-I2V-14B-480P and of Wan2.1-FLF2V-14B-720P.
+  const TransformerConfig& own = model.config().transformer;
+  for (const char* key :
+       {"img_emb.proj.0.weight", "img_emb.proj.1.bias", "img_emb.proj.3.weight",
+        "img_emb.proj.4.bias", "blocks.0.cross_attn.k_img.weight", "blocks.1.cross_attn.v_img.bias",
+        "blocks.0.cross_attn.norm_k_img.weight"}) {
+    EXPECT_EQ(std::ranges::count(all, key), own.image_channels > 0 ? 1 : 0) << key;
+  }
+  EXPECT_EQ(std::ranges::count(all, "img_emb.emb_pos"), own.image_positions > 0 ? 1 : 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, WanNamesTest, testing::Values("wan", "wan_image", "wan_flf"));
 
 TEST(WanModelTest, PublishedSizesHaveTheirParameters) {
   const auto count = [](const char* name) {
     ModelConfig config;
     config.name = name;
-    config.in_channels = 16;
+    config.in_channels = std::string_view(name).ends_with("5B") ? 48 : 16;
     config.frames = 5;
     config.height = 64;
     config.width = 64;
@@ -294,6 +350,11 @@ TEST(WanModelTest, PublishedSizesHaveTheirParameters) {
   // diffusers' class with the published configurations.
   EXPECT_EQ(count("Wan2.1-T2V-1.3B"), 1'418'996'800);
   EXPECT_EQ(count("Wan2.1-T2V-14B"), 14'288'491'584);
+  EXPECT_EQ(count("Wan2.1-I2V-14B"), 16'394'878'784);
+  EXPECT_EQ(count("Wan2.1-FLF2V-14B"), 16'395'536'704);
+  EXPECT_EQ(count("Wan2.2-T2V-A14B"), 14'288'491'584);
+  EXPECT_EQ(count("Wan2.2-I2V-A14B"), 14'288'901'184);
+  EXPECT_EQ(count("Wan2.2-TI2V-5B"), 4'999'787'712);
 }
 
 }  // namespace wan_test

@@ -143,7 +143,7 @@ TEST_P(UnetNamesTest, ChannelsSayWhatItIsShown) {
   const std::string key = std::string(kCompvisUnet) + "input_blocks.0.0.weight";
   shapes[std::string(kCompvisUnet) + "out.2.weight"][0] = 4;
   for (const auto& [channels, input] :
-       {std::pair{4, UnetInput::kPlain}, {8, UnetInput::kEdit}, {9, UnetInput::kInpaint}}) {
+       {std::pair{4, ShownInput::kPlain}, {8, ShownInput::kEdit}, {9, ShownInput::kInpaint}}) {
     shapes[key][1] = channels;
     const ModelConfig config = find_compvis_unet(shapes, "x.ckpt").value();
     EXPECT_EQ(config.unet.input, input);

@@ -1,0 +1,21 @@
+#include "kinora/models/shown_input.h"
+
+#include "kinora/core/error.h"
+
+namespace kinora::models {
+
+const char* to_string(ShownInput input) {
+  switch (input) {
+    case ShownInput::kPlain:
+      return "plain";
+    case ShownInput::kInpaint:
+      return "inpaint";
+    case ShownInput::kEdit:
+      return "edit";
+    case ShownInput::kFrames:
+      return "frames";
+  }
+  KINORA_UNREACHABLE("[model] unknown input");
+}
+
+}  // namespace kinora::models
