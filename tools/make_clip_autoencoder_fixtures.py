@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae}.safetensors, and wan_vae_names.json:
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae,wan_vae_residual}.safetensors, and wan_vae_names.json:
 what autoencoders of clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
 (AutoencoderKLHunyuanVideo, AutoencoderKLWan and AutoencoderKL; the rest is in reference/).
 
@@ -132,6 +132,16 @@ def wan():
     config = {"base_dim": 4, "z_dim": 2, "dim_mult": [1, 2, 4, 4], "num_res_blocks": 1,
               "temperal_downsample": [False, True, True], "latents_mean": [0.5, -0.25],
               "latents_std": [2.0, 0.5]}
+    write_wan("wan_vae", config, [2, 3, 9, 16, 24])
+    write_wan("wan_vae_residual", config | {
+        "decoder_base_dim": 6, "is_residual": True, "in_channels": 12, "out_channels": 12, "patch_size": 2,
+        "scale_factor_spatial": 16}, [1, 3, 9, 32, 48])
+
+
+def write_wan(name, config, clip):
+    from diffusers import AutoencoderKLWan
+    from diffusers.models.autoencoders.autoencoder_kl_wan import unpatchify
+
     model = AutoencoderKLWan(**config)
 
     def encode(x):
@@ -145,11 +155,11 @@ def wan():
             model._conv_idx = [0]
             frames.append(model.decoder(z[:, :, i:i + 1], feat_cache=model._feat_map,
                                         feat_idx=model._conv_idx, first_chunk=i == 0))
-        return torch.cat(frames, 2)
+        return unpatchify(torch.cat(frames, 2), config.get("patch_size", 1))
 
-    write("wan_vae", config, model, {
-        "encode": (encode, [2, 3, 9, 16, 24], True), "decode": (decode, [1, 2, 4, 2, 3], True),
-        "encode_image": (encode, [1, 3, 1, 16, 24], False),
+    write(name, config, model, {
+        "encode": (encode, clip, True), "decode": (decode, [1, 2, 4, 2, 3], True),
+        "encode_image": (encode, [1, 3, 1, *clip[3:]], False),
         "decode_image": (decode, [1, 2, 1, 2, 3], False)})
 
 

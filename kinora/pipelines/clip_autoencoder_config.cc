@@ -147,18 +147,26 @@ models::VideoDcAeConfig dc_ae_config(const json& config) {
 
 models::WanVaeConfig wan_config(const json& config) {
   models::WanVaeConfig result;
-  expect(config, "in_channels", int64_t{3});
-  expect(config, "out_channels", int64_t{3});
   expect(config, "attn_scales", std::vector<double>());
-  expect(config, "is_residual", false);
+  read(config, "is_residual", &result.is_residual);
   constexpr int64_t kMostChannels = 65536;
   constexpr int64_t kMostLevels = 16;
   read_count(config, "base_dim", kMostChannels, &result.base_dim);
-  for (const auto& [key, value] :
-       {std::pair("decoder_base_dim", json(result.base_dim)), std::pair("patch_size", json())}) {
+  constexpr int64_t kMostPatch = 16;
+  const auto read_set = [&config](const char* key, int64_t most, int64_t* value) {
     const auto found = config.find(key);
-    KINORA_CHECK(found == config.end() || found->is_null() || *found == value, kConfig,
-                 "[autoencoder] ", key, " must be null in config.json, got ", found->dump());
+    if (found != config.end() && !found->is_null()) {
+      read_count(config, key, most, value);
+    }
+  };
+  read_set("decoder_base_dim", kMostChannels, &result.decoder_base_dim);
+  read_set("patch_size", kMostPatch, &result.patch_size);
+  const int64_t channels = models::kPixelChannels * result.patch_size * result.patch_size;
+  for (const char* key : {"in_channels", "out_channels"}) {
+    const auto found = config.find(key);
+    const json got = found == config.end() ? json(models::kPixelChannels) : *found;
+    KINORA_CHECK(got == channels, kConfig, "[autoencoder] ", key, " must be ", channels,
+                 " in config.json, the values of a patch of patch_size, got ", got.dump());
   }
   read_count(config, "z_dim", kMostChannels, &result.z_dim);
   read_count(config, "num_res_blocks", kMostLevels, &result.num_res_blocks);
@@ -199,7 +207,8 @@ std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
   if (has("encoder.conv_in.conv.weight")) {
     return hunyuan_config(parsed);
   }
-  if (has("encoder.down_blocks.0.norm1.gamma")) {
+  if (has("encoder.down_blocks.0.norm1.gamma") ||
+      has("encoder.down_blocks.0.resnets.0.norm1.gamma")) {
     return wan_config(parsed);
   }
   return std::nullopt;
@@ -255,6 +264,7 @@ std::string describe(const ClipAutoencoderConfig& config) {
   } else if (const auto* wan = std::get_if<models::WanVaeConfig>(&config)) {
     values = {{"kind", "wan"},
               {"frames", wan->temporal_downsample},
+              {"patch", wan->patch_size},
               {"shift", wan->latents_mean},
               {"scale", wan->latents_std}};
   } else {

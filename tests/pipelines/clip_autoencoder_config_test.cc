@@ -53,6 +53,15 @@ TEST(ClipAutoencoderConfigTest, SizesOfThePublishedModels) {
   EXPECT_EQ(num_parameters(models::OpenSoraCausalVaeConfig{}), 259'163'811);
   EXPECT_EQ(num_parameters(models::VideoDcAeConfig{}), 459'462'147);
   EXPECT_EQ(num_parameters(models::WanVaeConfig{}), 126'892'531);
+  // 2.2's TI2V.
+  EXPECT_EQ(num_parameters(models::WanVaeConfig{.base_dim = 160,
+                                                .decoder_base_dim = 256,
+                                                .is_residual = true,
+                                                .patch_size = 2,
+                                                .z_dim = 48,
+                                                .latents_mean = std::vector<double>(48, 0.0),
+                                                .latents_std = std::vector<double>(48, 1.0)}),
+            704'688'668);
   const models::OpenSoraVae opensora({});
   const models::LatentSpace& space = opensora.space();
   EXPECT_EQ(space.channels, 4);

@@ -14,6 +14,9 @@ namespace kinora::models {
 /// Fields of diffusers' config.json of AutoencoderKLWan, as Wan 2.1 was published.
 struct WanVaeConfig {
   int64_t base_dim = 96;
+  int64_t decoder_base_dim = 0;  ///< 0: base_dim
+  bool is_residual = false;      ///< of 2.2: levels have shortcuts around them
+  int64_t patch_size = 1;        ///< side of a square of pixels that become channels (2.2: 2)
   int64_t z_dim = 16;
   std::vector<int64_t> dim_mult = {1, 2, 4, 4};
   int64_t num_res_blocks = 2;
@@ -29,7 +32,8 @@ struct WanVaeConfig {
                                      1.6382, 1.1253, 2.8251, 1.9160};
 };
 
-/// The causal 3-D autoencoder of Wan 2.1 (Wan team 2025), 4x8x8: nothing sees a later frame, and
+/// The causal 3-D autoencoder of Wan 2.1 (Wan team 2025), 4x8x8, and that of 2.2's TI2V, 4x16x16
+/// (is_residual, patch_size 2): nothing sees a later frame, and
 /// the first frame becomes a latent frame alone. Within a budget clips pass in pieces of frames,
 /// which are those of the whole. Parameter names are those of diffusers.
 class WanVae : public ClipAutoencoder {
@@ -47,6 +51,7 @@ class WanVae : public ClipAutoencoder {
   [[nodiscard]] at::Tensor decode_clip(const at::Tensor& raw) override;
 
  private:
+  int64_t patch_;
   BandNet encoder_;
   BandNet decoder_;
   nn::Conv quant_conv_;

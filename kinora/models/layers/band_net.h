@@ -67,9 +67,12 @@ class BandNet : public nn::Module {
 
   /// Appends a layer under a name, which may be a path.
   template <typename Layer, typename... Arguments>
-  void add(const std::string& name, Arguments&&... arguments) {
-    layers_.push_back(std::make_unique<Layer>(std::forward<Arguments>(arguments)...));
-    add_child(name, *layers_.back());
+  Layer& add(const std::string& name, Arguments&&... arguments) {
+    auto layer = std::make_unique<Layer>(std::forward<Arguments>(arguments)...);
+    Layer& added = *layer;
+    layers_.push_back(std::move(layer));
+    add_child(name, added);
+    return added;
   }
 
   /// x: [B, C, T, H, W] of the parameters' type. kConfig: activations do not fit the limits.

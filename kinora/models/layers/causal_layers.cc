@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
@@ -94,6 +95,35 @@ nn::BandNeed causal_need(const ClipSize& in, const ClipSize& out, const CausalCo
   nn::BandNeed need = clip_need(in, out, conv.halo()[0], normed, beside);
   need.work += in.bytes() + conv.remembered_bytes(in);
   return need;
+}
+
+/// x [B, C, T, H, W] with means of neighbouring values of groups of channels, frames, rows and
+/// columns; zeros stand before a first frame that is alone.
+at::Tensor mean_resampled(const at::Tensor& x, const ResampledSumLayer::Resampling& its) {
+  const int64_t missing = x.size(kCausalDim) % its.frames == 0 ? 0 : its.frames - 1;
+  const at::Tensor full = at::constant_pad_nd(x, {0, 0, 0, 0, missing, 0});
+  const int64_t frames = full.size(2) / its.frames;
+  const int64_t rows = full.size(3) / its.sides;
+  const int64_t columns = full.size(4) / its.sides;
+  return full
+      .reshape({x.size(0), x.size(1), frames, its.frames, rows, its.sides, columns, its.sides})
+      .permute({0, 1, 3, 5, 7, 2, 4, 6})
+      .reshape({x.size(0), its.out_channels, -1, frames, rows, columns})
+      .mean(2);
+}
+
+/// The reverse: every value again in as many places. first: whether its first frame stays one.
+at::Tensor repeat_resampled(const at::Tensor& x, const ResampledSumLayer::Resampling& its,
+                            bool first) {
+  const int64_t repeats = its.out_channels * its.frames * its.sides * its.sides / its.in_channels;
+  const at::Tensor all = x.repeat_interleave(repeats, 1)
+                             .view({x.size(0), its.out_channels, its.frames, its.sides, its.sides,
+                                    x.size(2), x.size(3), x.size(4)})
+                             .permute({0, 1, 5, 2, 6, 3, 7, 4})
+                             .reshape({x.size(0), its.out_channels, x.size(2) * its.frames,
+                                       x.size(3) * its.sides, x.size(4) * its.sides});
+  const int64_t left_out = first ? its.frames - 1 : 0;
+  return all.narrow(kCausalDim, left_out, all.size(kCausalDim) - left_out);
 }
 
 }  // namespace
@@ -343,6 +373,54 @@ ClipSize LaterFramesDoublingLayer::plan(const ClipSize& in,
 
 int64_t LaterFramesDoublingLayer::remembered_bytes(const ClipSize& in) const {
   return (kTimeKernel - 1) * frame_bytes(in);
+}
+
+nn::Bands ResampledSumLayer::run(nn::Bands x, ClipMemory* memory) const {
+  const bool begins = memory == nullptr || memory->begins;
+  nn::Bands skip = x;
+  nn::Bands y = std::move(x);
+  for (const auto& layer : layers_) {
+    y = memory == nullptr ? layer->forward(std::move(y))
+                          : layer->forward_next(std::move(y), *memory);
+  }
+  nn::Bands result = y.like();
+  for (size_t i = 0; i < y.size(); ++i) {
+    const auto sum = [its = resampling_, begins](const nn::Rows& rows, const Tensors& also) {
+      return rows.x + (its.way == Way::kDown ? mean_resampled(also[0], its)
+                                             : repeat_resampled(also[0], its, begins));
+    };
+    result.add(y.computed(i, {0, 0}, sum, {skip[i]}));
+    y.release(i, {0, 0});
+    skip.release(i, {0, 0});
+  }
+  return result;
+}
+
+ClipSize ResampledSumLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
+  const size_t before = needs->size();
+  ClipSize out = in;
+  for (const auto& layer : layers_) {
+    out = layer->plan(out, needs);
+  }
+  for (size_t i = before; i < needs->size(); ++i) {
+    (*needs)[i].stored += in.bytes();
+  }
+  // The input, what it becomes, and copies of that on the way.
+  needs->push_back(clip_need(out, out, 0, false, in.bytes()));
+  needs->back().kept += in.bytes();
+  needs->back().work += in.bytes() + 2 * out.bytes();
+  return out;
+}
+
+int64_t ResampledSumLayer::remembered_bytes(const ClipSize& in) const {
+  std::vector<nn::BandNeed> ignored;
+  ClipSize size = in;
+  int64_t bytes = 0;
+  for (const auto& layer : layers_) {
+    bytes += layer->remembered_bytes(size);
+    size = layer->plan(size, &ignored);
+  }
+  return bytes;
 }
 
 OneFrameAttention::OneFrameAttention(int64_t channels)

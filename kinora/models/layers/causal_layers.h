@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kinora/models/layers/band_layers.h"
@@ -134,6 +135,36 @@ class LaterFramesDoublingLayer : public CausalLayer {
   [[nodiscard]] nn::Bands run(nn::Bands x, ClipMemory* memory) const override;
 
   nn::Conv conv_;
+};
+
+/// Layers one after the other, to whose result is added what their input becomes without parameters
+/// in the same size: on the way down means of groups of values, on the way up each value again.
+class ResampledSumLayer : public CausalLayer {
+ public:
+  enum class Way : uint8_t { kDown, kUp };
+  struct Resampling {
+    Way way = Way::kDown;
+    int64_t in_channels = 1;
+    int64_t out_channels = 1;
+    int64_t frames = 1;  ///< what so many frames become one, or one becomes; the first stays one
+    int64_t sides = 1;   ///< likewise rows and columns
+  };
+  explicit ResampledSumLayer(const Resampling& resampling) : resampling_(resampling) {}
+
+  /// Appends a layer under a name.
+  template <typename Layer, typename... Arguments>
+  void add(const std::string& name, Arguments&&... arguments) {
+    layers_.push_back(std::make_unique<Layer>(std::forward<Arguments>(arguments)...));
+    add_child(name, *layers_.back());
+  }
+  [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+  [[nodiscard]] int64_t remembered_bytes(const ClipSize& in) const override;
+
+ private:
+  [[nodiscard]] nn::Bands run(nn::Bands x, ClipMemory* memory) const override;
+
+  Resampling resampling_;
+  std::vector<std::unique_ptr<BandLayer>> layers_;
 };
 
 /// x + attention with one head among the places of a frame, of the normed x: norm, to_qkv, proj.

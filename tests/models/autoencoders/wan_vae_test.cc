@@ -38,6 +38,33 @@ TEST(WanVaeTest, EqualsDiffusersAndItsGradients) {
   expect_image(fixture, "decode_image", model, {1, 2, 1, 2, 3});
 }
 
+/// Of the fixture of 2.2's.
+WanVaeConfig residual() {
+  WanVaeConfig config = small();
+  config.decoder_base_dim = 6;
+  config.is_residual = true;
+  config.patch_size = 2;
+  return config;
+}
+
+TEST(WanVaeTest, TheResidualOneEqualsDiffusersAndItsGradients) {
+  const Fixture fixture("wan_vae_residual.safetensors");
+  WanVae model(residual());
+  EXPECT_EQ(model.space().compression, 16);
+  expect_case(fixture, "encode", model, {1, 3, 9, 32, 48});
+  expect_case(fixture, "decode", model, {1, 2, 4, 2, 3});
+  expect_image(fixture, "encode_image", model, {1, 3, 1, 32, 48});
+  expect_image(fixture, "decode_image", model, {1, 2, 1, 2, 3});
+}
+
+TEST(WanVaeTest, BandsOfRowsOfTheResidualOneAreTheWhole) {
+  WanVae model(residual());
+  expect_same_in_all_pieces(model, [&](const at::Tensor& x) { return model.decode(x); },
+                            {1, 2, 3, 5, 2});
+  expect_same_in_all_pieces(model, [&](const at::Tensor& x) { return raw_encode(model, x); },
+                            {2, 3, 5, 80, 32});
+}
+
 TEST(WanVaeTest, BandsOfRowsAreTheWhole) {
   WanVae model(small());
   for (const int64_t frames : {1, 2, 3}) {
@@ -78,7 +105,20 @@ TEST(WanVaeTest, PiecesOfFramesAreTheWhole) {
   }
 }
 
+TEST(WanVaeTest, PiecesOfFramesOfTheResidualOneAreTheWhole) {
+  WanVae model(residual());
+  set_formula_weights(model, at::kDouble);
+  for (const int64_t frames : {1, 2, 7}) {
+    expect_same_in_least_pieces(model, [&](const at::Tensor& x) { return model.decode(x); },
+                                {1, 2, frames, 5, 2});
+    expect_same_in_least_pieces(model, [&](const at::Tensor& x) { return model.encode(x).mean; },
+                                {2, 3, 4 * frames - 3, 80, 32});
+  }
+}
+
 TEST(WanVaeTest, TheBudgetHolds) {
+  expect_budgets_hold<WanVae>(residual(),
+                              {.batch = 2, .channels = 2, .frames = 6, .rows = 12, .columns = 3});
   // Long enough that frames come in pieces, and rows in bands where gradients are wanted.
   expect_budgets_hold<WanVae>(small(),
                               {.batch = 2, .channels = 2, .frames = 6, .rows = 12, .columns = 3});
