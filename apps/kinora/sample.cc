@@ -80,6 +80,7 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
           .overrides = overrides,
           .config_file = arguments.config,
           .adapters = arguments.adapters,
+          .low_noise_adapters = arguments.low_noise_adapters,
           .controlnets = arguments.controlnets,
           .control_scales = scales,
           .ip_adapter = arguments.ip_adapter,

@@ -9,6 +9,7 @@
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/sample_files.h"
 #include "kinora/inference/sample_folder.h"
+#include "kinora/inference/shown_frames.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/models/families.h"
 #include "kinora/pipelines/autoencoder_file.h"
@@ -36,6 +37,23 @@ std::filesystem::path image_encoder_of(const SampleArguments& arguments) {
                                       : std::filesystem::path(arguments.ip_encoder);
 }
 
+/// Of a model that is shown given frames beside what it draws.
+StartPictures read_frames(const SampleArguments& arguments, const inference::ModelRecipe& recipe) {
+  const inference::DrawOptions& options = arguments.options;
+  KINORA_CHECK(arguments.init.empty() && arguments.mask.empty() && !arguments.strength &&
+                   arguments.latents.empty() && options.video.empty() &&
+                   options.given_edit == 0.0 && options.given_frames == "head",
+               kConfig,
+               "[sample] this model is shown the frames that it goes on from: --init, --mask, "
+               "--strength, --latents, --video, --given-edit and --given-frames are for others");
+  StartPictures pictures;
+  pictures.ends = inference::read_end_frames(options.given, options.last, recipe.model);
+  if (models::shape_of(recipe.model).reads_image_prompt) {
+    inference::FrameStates::check(recipe.image.encoder, recipe.model);
+  }
+  return pictures;
+}
+
 }  // namespace
 
 SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& model) {
@@ -53,13 +71,16 @@ SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& 
 
 StartPictures read_start(const SampleArguments& arguments, const inference::ModelRecipe& recipe) {
   const models::ModelConfig& model = recipe.model;
-  const models::UnetInput input = models::shape_of(model).input;
-  KINORA_CHECK(input == models::UnetInput::kPlain || !arguments.init.empty(), kConfig,
+  const models::ShownInput input = models::shape_of(model).input;
+  if (input == models::ShownInput::kFrames) {
+    return read_frames(arguments, recipe);
+  }
+  KINORA_CHECK(input == models::ShownInput::kPlain || !arguments.init.empty(), kConfig,
                "[sample] this model changes a given picture. Hint: --image FILE",
-               input == models::UnetInput::kInpaint ? " --mask FILE" : "");
-  KINORA_CHECK(input != models::UnetInput::kInpaint || !arguments.mask.empty(), kConfig,
+               input == models::ShownInput::kInpaint ? " --mask FILE" : "");
+  KINORA_CHECK(input != models::ShownInput::kInpaint || !arguments.mask.empty(), kConfig,
                "[sample] this model fills in a part of a picture. Hint: --mask FILE");
-  KINORA_CHECK(input != models::UnetInput::kEdit ||
+  KINORA_CHECK(input != models::ShownInput::kEdit ||
                    (arguments.mask.empty() && !arguments.strength && arguments.latents.empty()),
                kConfig,
                "[sample] this model is shown the picture that it changes: --mask, --strength and "
@@ -88,6 +109,10 @@ StartPictures read_start(const SampleArguments& arguments, const inference::Mode
 pipelines::ImagePrompts encode_prompts(const SampleArguments& arguments,
                                        const StartPictures& pictures,
                                        const inference::ModelRecipe& recipe, at::Device device) {
+  if (!pictures.ends.empty() && models::shape_of(recipe.model).reads_image_prompt) {
+    const inference::FrameStates states(recipe.image.encoder, recipe.model, device);
+    return {.given = states.of_clip(pictures.ends).cpu()};
+  }
   if (pictures.image_prompts.empty()) {
     return {};
   }
@@ -101,7 +126,7 @@ std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
                                              const inference::ModelRecipe& recipe,
                                              models::Autoencoder* autoencoder, at::Device device) {
   const models::ModelConfig& model = recipe.model;
-  const models::UnetInput input = models::shape_of(model).input;
+  const models::ShownInput input = models::shape_of(model).input;
   inference::DrawStart start{.strength = strength_of(arguments),
                              .control = pictures.controls,
                              .image_prompts = image_prompts};
@@ -111,15 +136,18 @@ std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
   if (!arguments.latents.empty()) {
     start.data = inference::read_samples(arguments.latents, "latents", model);
   }
+  if (!pictures.ends.empty()) {
+    start.beside = inference::shown_frames(pictures.ends, model, autoencoder, device);
+  }
   if (pictures.pixels.defined()) {
     start.beside =
         inference::shown_beside(pictures.pixels, pictures.masks, model, autoencoder, device);
-    const bool begins = input == models::UnetInput::kPlain ||
-                        (input == models::UnetInput::kInpaint && start.strength < 1.0);
+    const bool begins = input == models::ShownInput::kPlain ||
+                        (input == models::ShownInput::kInpaint && start.strength < 1.0);
     if (begins) {
       start.data = inference::as_drawn(pictures.pixels, autoencoder, device);
     }
-    if (input == models::UnetInput::kPlain && pictures.masks.defined()) {
+    if (input == models::ShownInput::kPlain && pictures.masks.defined()) {
       start.mask = inference::mask_of_drawn(pictures.masks, model);
     }
   }

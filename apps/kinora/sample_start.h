@@ -19,12 +19,14 @@ namespace kinora::apps {
                                         const models::ModelConfig& model);
 
 /// The pictures of --init, --mask, --control and --ip-image, as inference::read_initial,
-/// read_masks, read_controls and read_image_prompts give them.
+/// read_masks, read_controls and read_image_prompts give them; or of a model that is shown given
+/// frames those of --image and --last.
 struct StartPictures {
   at::Tensor pixels;
   at::Tensor masks;
   at::Tensor controls;
   std::vector<io::Image> image_prompts;
+  std::vector<io::Image> ends;
 };
 
 /// Reads them before anything is computed. kConfig for what does not fit the model, of `recipe`,
@@ -32,7 +34,8 @@ struct StartPictures {
 [[nodiscard]] StartPictures read_start(const SampleArguments& arguments,
                                        const inference::ModelRecipe& recipe);
 
-/// What the image encoder makes of the pictures of --ip-image; nothing without any.
+/// What the image encoder makes of the pictures of --ip-image, or of given frames where the model
+/// reads that; nothing without any.
 [[nodiscard]] pipelines::ImagePrompts encode_prompts(const SampleArguments& arguments,
                                                      const StartPictures& pictures,
                                                      const inference::ModelRecipe& recipe,

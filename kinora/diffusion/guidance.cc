@@ -95,7 +95,8 @@ GuidedDenoiser::GuidedDenoiser(Denoiser& denoiser, const Conditions& conditions,
                guidance.given_scale, ".");
   const bool gives = conditions.frame_mask.defined() || conditions.beside.defined();
   has_three_ = guidance.given_scale > 1.0 && gives;
-  if (guidance.scale.any() || has_three_) {
+  const bool has_low = guidance.low_noise > 0.0 && guidance.low_noise_scale.any();
+  if (guidance.scale.any() || has_low || has_three_) {
     both_ = stacked(conditions, guidance.null);
   }
   if (has_three_) {
@@ -112,7 +113,11 @@ GuidedDenoiser::Rows GuidedDenoiser::rows_of(const Moment& moment) const {
   if (is_on && has_three_ && given_scale(moment) > 1.0) {
     return Rows::kThree;
   }
-  return is_on && guidance_.scale.any() ? Rows::kBoth : Rows::kConditional;
+  return is_on && scale_at(moment).any() ? Rows::kBoth : Rows::kConditional;
+}
+
+const GuidanceScale& GuidedDenoiser::scale_at(const Moment& moment) const {
+  return moment.t < guidance_.low_noise ? guidance_.low_noise_scale : guidance_.scale;
 }
 
 const Conditions& GuidedDenoiser::conditions_of(Rows rows) const {
@@ -196,7 +201,7 @@ at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, const Moment& moment, 
   const at::Tensor conditional = prediction.narrow(0, 0, batch);
   const at::Tensor unconditional = prediction.narrow(0, batch, batch);
   const at::Tensor moved =
-      guided(conditional, unconditional, guidance_.scale, guidance_.channels, channels);
+      guided(conditional, unconditional, scale_at(moment), guidance_.channels, channels);
   if (rows == Rows::kThree) {
     return guided_by_given(moved, unconditional, prediction.narrow(0, 2 * batch, batch),
                            given_scale(moment), guidance_.channels, channels);

@@ -57,6 +57,9 @@ struct Guidance {
   /// "InstructPix2Pix", eq. 3).
   double given_scale = 1.0;
   GivenWay given_way = GivenWay::kClean;  ///< sample() takes the sampler's
+  /// Below this t another scale stands for `scale`: that of a second model, which predicts there.
+  double low_noise = 0.0;
+  GuidanceScale low_noise_scale = 1.0;
   /// What is different in the unconditional prediction, each of the batch's size: labels of the
   /// null class, null_text, or the text that stands for none. Needed where scale is not 1.
   Conditions null = {};
@@ -97,6 +100,7 @@ class GuidedDenoiser {
     kThree = 3,  ///< the same; unconditional without what is given
   };
   [[nodiscard]] Rows rows_of(const Moment& moment) const;
+  [[nodiscard]] const GuidanceScale& scale_at(const Moment& moment) const;
   [[nodiscard]] const Conditions& conditions_of(Rows rows) const;
   /// The scale of given frames at the last frame of a clip, or of a given picture.
   [[nodiscard]] double given_scale(const Moment& moment) const;

@@ -105,7 +105,12 @@ data::Batch unseen_batch(const models::ModelConfig& model, const at::Tensor& sam
         at::kByte);
   }
   if (its.channels_beside > 0) {
-    batch.beside = at::empty({size, its.channels_beside, place.height, place.width}, at::kFloat);
+    std::vector<int64_t> sizes = samples.sizes().vec();
+    sizes[1] = its.channels_beside;
+    batch.beside = at::empty(sizes, at::kFloat);
+  }
+  if (its.image_states > 0) {
+    batch.image_prompt = at::empty({size, its.image_states, its.image_channels}, at::kFloat);
   }
   if (model.takes_text()) {
     if (model.text_encoder.any()) {
@@ -174,6 +179,7 @@ diffusion::Conditions conditions_of(const data::Batch& batch, const models::Mode
   const bool is_image = size.frames == 1;
   conditions.control = batch.control;
   conditions.beside = batch.beside;
+  conditions.image_prompt = batch.image_prompt;
   if (wanted.fps) {
     conditions.fps = is_image ? of_all(batch_size, kImageFps) : batch.fps;
   }

@@ -116,8 +116,8 @@ at::Tensor as_drawn(const at::Tensor& pixels, models::Autoencoder* encoder, at::
 at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
                         const models::ModelConfig& model, models::Autoencoder* encoder,
                         at::Device device) {
-  const models::UnetInput input = models::shape_of(model).input;
-  KINORA_CHECK(input != models::UnetInput::kInpaint || masks.defined(), kConfig,
+  const models::ShownInput input = models::shape_of(model).input;
+  KINORA_CHECK(input != models::ShownInput::kInpaint || masks.defined(), kConfig,
                "[sample] this model fills in a part of a picture. Hint: --mask FILE");
   std::optional<pipelines::LatentEncoder> latents;
   if (encoder != nullptr) {

@@ -24,11 +24,12 @@ struct DrawStart {
   double strength = 1.0;
   /// Which part of the data is drawn (diffusion::SampleStart::mask): float32 [N, 1, H, W].
   at::Tensor mask = {};
-  /// What is shown beside it (diffusion::Conditions::beside): float32 [N, C, H, W].
+  /// What is shown beside it (diffusion::Conditions::beside): float32 [N, C, (T,) H, W].
   at::Tensor beside = {};
   /// What ControlNets are shown (diffusion::Conditions::control): uint8 [N, 3 K, h, w] in pixels.
   at::Tensor control = {};
-  /// What an IP-Adapter reads (diffusion::Conditions::image_prompt).
+  /// What an IP-Adapter reads, or a model of clips of its given frames
+  /// (diffusion::Conditions::image_prompt).
   pipelines::ImagePrompts image_prompts = {};
 };
 

@@ -95,6 +95,7 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
   if (options.pieces > 1) {
     check_takes_given(recipe.model);
   }
+  const bool shows = models::shape_of(recipe.model).input == models::ShownInput::kFrames;
   pipelines::ClipOptions clips{.given = {},
                                .given_edit = options.given_edit,
                                .given_way = models::shape_of(recipe.model).given_way,
@@ -106,7 +107,7 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
                    .encoder = options.encoder,
                    .device = device};
   const auto add = [&](const std::string& path) {
-    if (!path.empty()) {
+    if (!path.empty() && !shows) {  // else they lie beside x_t, see set_start()
       clips.given = joined(clips.given, read_given(path, how, recipe.model), recipe.model.frames);
     }
   };
@@ -159,10 +160,12 @@ DrawingGroup::DrawingGroup(TrainedModel& trained, const SampleSize& size,
   pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
   set_size(size, options.fps, recipe_);
-  const bool edits = models::shape_of(recipe_.model).input == models::UnetInput::kEdit;
-  KINORA_CHECK(recipe_.model.is_video() || edits || sampling.given_guidance == 1.0, kConfig,
-               "[sample] sample.given_guidance is for models that change a given picture or go on "
-               "from given frames, got ",
+  const bool edits = models::shape_of(recipe_.model).input == models::ShownInput::kEdit;
+  const bool shows = models::shape_of(recipe_.model).input == models::ShownInput::kFrames;
+  const bool guides = (recipe_.model.is_video() && !shows) || edits;
+  KINORA_CHECK(guides || sampling.given_guidance == 1.0, kConfig,
+               "[sample] sample.given_guidance is for models that change a given picture or embed "
+               "given frames as they are, got ",
                sampling.given_guidance, " for ", models::name_of(recipe_.model));
   if (recipe_.model.is_video()) {
     clips_ = clip_options(recipe_, options, trained.device);
@@ -196,11 +199,11 @@ void DrawingGroup::set_start(const DrawStart& start) {
   }
   for (const auto& [rows, channels] :
        {std::pair{start.mask, int64_t{1}}, std::pair{start.beside, channels_beside()}}) {
-    KINORA_CHECK(!rows.defined() || (rows.dim() == 4 && rows.size(0) > 0 && channels > 0 &&
-                                     rows.size(1) == channels && shape.size() == 3 &&
+    KINORA_CHECK(!rows.defined() || (rows.dim() == std::ssize(shape) + 1 && rows.size(0) > 0 &&
+                                     channels > 0 && rows.size(1) == channels &&
                                      rows.sizes().slice(2) == at::IntArrayRef(shape).slice(1)),
                  kShape, "[sample] masks and what lies beside samples of ", shape,
-                 " must have shape [N, 1, H, W] and [N, ", channels_beside(), ", H, W], got ",
+                 " must have shape [N, 1, ...] and [N, ", channels_beside(), ", ...], got ",
                  rows.sizes());
   }
   KINORA_CHECK(!start.mask.defined() || start.data.defined(), kConfig,
@@ -226,7 +229,8 @@ int64_t DrawingGroup::channels_beside() const {
 
 bool DrawingGroup::is_guided() const {
   return std::any_of(samples_.begin(), samples_.end(),
-                     [](const auto& sample) { return sample.guidance != 1.0; });
+                     [](const auto& sample) { return sample.guidance != 1.0; }) ||
+         recipe_.sample.sampling.low_noise_guidance > 1.0;
 }
 
 std::vector<Asked> DrawingGroup::ask_for_classes(const Request& request,
@@ -292,19 +296,26 @@ pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t siz
     }
   }
   pipelines::DrawConditions all = pieces.size() == 1 ? pieces.front() : joined(pieces);
+  const models::ModelShape shape = models::shape_of(recipe_.model);
   KINORA_CHECK(beside_.defined() || channels_beside() == 0, kConfig,
-               "[sample] this model changes a given picture. Hint: --init FILE");
+               shape.input == models::ShownInput::kFrames
+                   ? "[sample] this model goes on from a first frame. Hint: --image FILE"
+                   : "[sample] this model changes a given picture. Hint: --init FILE");
   KINORA_CHECK(control_.defined() || models::shape_of(recipe_.model).controls == 0, kConfig,
                "[sample] this model's ControlNets want a picture. Hint: --control FILE");
-  KINORA_CHECK(
-      image_prompts_.given.defined() || !models::shape_of(recipe_.model).reads_image_prompt,
-      kConfig, "[sample] this model's IP-Adapter wants a picture. Hint: --ip-image FILE");
+  KINORA_CHECK(image_prompts_.given.defined() || !shape.reads_image_prompt, kConfig,
+               recipe_.model.is_video()
+                   ? "[sample] this model reads what an image encoder says of its first frame. "
+                     "Hint: --image FILE"
+                   : "[sample] this model's IP-Adapter wants a picture. Hint: --ip-image FILE");
   all.conditions.beside = rows_of(beside_, first, size);
   all.conditions.control = rows_of(control_, first, size);
   if (image_prompts_.given.defined()) {
     all.conditions.image_prompt = rows_of(image_prompts_.given, first, size);
-    all.null.image_prompt =
-        image_prompts_.none.to(trained_.device).expand_as(all.conditions.image_prompt);
+    if (image_prompts_.none.defined()) {
+      all.null.image_prompt =
+          image_prompts_.none.to(trained_.device).expand_as(all.conditions.image_prompt);
+    }
   }
   return all;
 }

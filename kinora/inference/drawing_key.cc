@@ -67,6 +67,9 @@ DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, cons
   }
   key.erase("sample.count");  // of grids that training shows
   key["weights"] = "checksum " + checksum_of_weights(*trained.arena);
+  if (trained.low_noise != nullptr) {
+    key["low noise weights"] = "checksum " + checksum_of_weights(*trained.low_noise->arena);
+  }
   key["seed"] = std::to_string(request.seed);
   key["text embeddings"] = named(request.text_embeddings);
   if (request.encoded) {

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,10 +24,14 @@ DrawingMemory drawing_memory(const ModelRecipe& recipe, const optim::HeldOptions
   const device::DryRun run(c10::DeviceType::CUDA);
   const int64_t start = device::DryRun::live_bytes();
   const TrainedModel model = initial_model(recipe, at::kMeta, /*seed=*/0, held);
+  std::optional<TrainedModel> low_noise;  // of two experts, which are as large
+  if (recipe.sample.sampling.low_noise > 0.0) {
+    low_noise.emplace(initial_model(recipe, at::kMeta, /*seed=*/0, held));
+  }
   DrawingMemory memory;
   memory.weights = device::DryRun::live_bytes() - start;
   if (const optim::HeldWeights* weights = model.arena->held()) {
-    memory.at_host = weights->host_bytes();
+    memory.at_host = (low_noise ? 2 : 1) * weights->host_bytes();
   }
   const models::ModelConfig& config = recipe.model;
   const diffusion::Conditions conditions = to_device(

@@ -227,6 +227,9 @@ pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
 }
 
 void check_takes_given(const models::ModelConfig& model) {
+  KINORA_CHECK(models::shape_of(model).input != models::ShownInput::kFrames, kConfig,
+               "[sample] this model is shown a first and a last frame alone. Hint: --image and "
+               "--last, no --video and no --loop");
   const auto can = [](const models::Family& family) { return family.conditions.frame_mask; };
   KINORA_CHECK(can(models::family_of(model)), kConfig, "[sample] frames can be given to ",
                models::families_that(can), " only; this model has one time for all that it draws");

@@ -90,6 +90,12 @@ void describe_text(Fields& fields, TextOptions& text) {
       "(Stable Diffusion), not of a pooled vector, and not of Wan.");
 }
 
+void describe_image(Fields& fields, ImageOptions& image) {
+  fields.add("image.encoder", image.encoder,
+             "A frozen image encoder (CLIP's image tower), a folder: what it says of given frames "
+             "is read by models with model.image_channels (Wan 2.1's image to video).");
+}
+
 void describe_precision(Fields& fields, ModelRecipe& recipe) {
   fields.add("precision", recipe.precision,
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
@@ -125,6 +131,7 @@ void describe(Fields& fields, ModelRecipe& recipe) {
   describe(fields, recipe.data);
   describe_autoencoder(fields, recipe.autoencoder);
   describe_text(fields, recipe.text);
+  describe_image(fields, recipe.image);
   describe(fields, recipe.objective);
   {
     const auto scope = fields.scope("train");

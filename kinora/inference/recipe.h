@@ -53,6 +53,11 @@ struct TextOptions {
   static constexpr int64_t kMicroBatch = 64;
 };
 
+/// The keys image.*.
+struct ImageOptions {
+  std::string encoder;
+};
+
 /// The keys sample.*, but for those of the grids that training shows.
 struct SampleOptions {
   int64_t count = 16;
@@ -68,6 +73,7 @@ struct ModelRecipe {
   data::DataConfig data;  ///< what it learned from: sizes, classes, words
   AutoencoderOptions autoencoder;
   TextOptions text;
+  ImageOptions image;
   diffusion::ObjectiveConfig objective;
   Precision precision = Precision::kFp32;  ///< train.precision
   bool deterministic = false;              ///< train.deterministic
@@ -86,6 +92,7 @@ void describe(Fields& fields, ModelRecipe& recipe);
 void describe_kernels(Fields& fields, ModelRecipe& recipe);  ///< model.path, kernels.*
 void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder);
 void describe_text(Fields& fields, TextOptions& text);
+void describe_image(Fields& fields, ImageOptions& image);
 void describe_frame_masks(Fields& fields, ModelRecipe& recipe);
 void describe_averages(Fields& fields, ModelRecipe& recipe);  ///< ema.decays
 /// In the scope `train`.

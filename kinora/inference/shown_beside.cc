@@ -14,39 +14,43 @@ constexpr int kLeastWhite = 128;
 
 }  // namespace
 
-at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, models::UnetInput input,
+at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, models::ShownInput input,
                         const pipelines::LatentEncoder* encoder) {
   const auto drawn = [encoder](const at::Tensor& pictures) {
     return encoder == nullptr ? pictures : encoder->encode(pictures).mean;
   };
   switch (input) {
-    case models::UnetInput::kPlain:
+    case models::ShownInput::kPlain:
       return {};
-    case models::UnetInput::kInpaint: {
+    case models::ShownInput::kInpaint: {
       const at::Tensor masked = drawn(pixels * (1.0 - masks));
       const at::Tensor places = at::upsample_nearest2d(masks, masked.sizes().slice(2));
       return at::cat({places.to(masked.device()), masked}, 1);
     }
-    case models::UnetInput::kEdit: {
+    case models::ShownInput::kEdit: {
       const at::Tensor given = drawn(pixels);
       return encoder == nullptr ? given : models::from_model_space(encoder->space(), given);
     }
+    case models::ShownInput::kFrames:
+      break;  // shown_frames.h
   }
   KINORA_UNREACHABLE("[sample] unknown input");
 }
 
-at::Tensor shown_beside(const data::Batch& batch, models::UnetInput input,
+at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
                         const pipelines::LatentEncoder* encoder, at::Device device) {
   switch (input) {
-    case models::UnetInput::kPlain:
+    case models::ShownInput::kPlain:
       return {};
-    case models::UnetInput::kInpaint: {
+    case models::ShownInput::kInpaint: {
       const at::Tensor masks =
           (batch.mask.to(device, /*non_blocking=*/true) >= kLeastWhite).to(at::kFloat);
       return shown_beside(data::to_float(batch.images, device), masks, input, encoder);
     }
-    case models::UnetInput::kEdit:
+    case models::ShownInput::kEdit:
       return shown_beside(data::to_float(batch.before, device), {}, input, encoder);
+    case models::ShownInput::kFrames:
+      break;  // shown_frames.h
   }
   KINORA_UNREACHABLE("[train] unknown input");
 }

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kinora/data/batch.h"
-#include "kinora/models/unets/unet_config.h"
+#include "kinora/models/shown_input.h"
 #include "kinora/pipelines/latent_encoder.h"
 
 /// What U-Nets for inpainting and editing are shown beside x_t, in training as in drawing.
@@ -15,11 +15,11 @@ namespace kinora::inference {
 /// encoder: of models of latents, on whose device the result is; null: of pixels. Undefined where
 /// nothing is shown.
 [[nodiscard]] at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
-                                      models::UnetInput input,
+                                      models::ShownInput input,
                                       const pipelines::LatentEncoder* encoder);
 
 /// The same of a batch of pictures, on `device`: its mask counts from half of white on.
-[[nodiscard]] at::Tensor shown_beside(const data::Batch& batch, models::UnetInput input,
+[[nodiscard]] at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
                                       const pipelines::LatentEncoder* encoder, at::Device device);
 
 }  // namespace kinora::inference

@@ -24,18 +24,23 @@ using ConditionsOf = std::function<pipelines::DrawConditions(int64_t first, int6
 /// `conditions`, and what the model is shown of the pictures of the first sample.count samples.
 ConditionsOf with_pictures(ConditionsOf conditions, const data::Source& data,
                            const ModelRecipe& recipe, const pipelines::LatentEncoder* latents,
-                           at::Device device) {
+                           const FrameStates* states, at::Device device) {
   const models::ModelShape shape = models::shape_of(recipe.model);
-  if (shape.controls == 0 && shape.input == models::UnetInput::kPlain) {
+  if (shape.controls == 0 && shape.input == models::ShownInput::kPlain) {
     return conditions;
   }
   const int64_t count = std::min(recipe.sample.count, data.size());
   std::vector<int64_t> indices(static_cast<size_t>(count));
   std::iota(indices.begin(), indices.end(), 0);
-  const data::Batch batch = data::load_samples(data, indices, data::sample_size(recipe.data));
-  const at::Tensor beside = shown_beside(batch, shape.input, latents, device);
-  return [conditions = std::move(conditions), control = batch.control, beside, device](
-             int64_t first, int64_t size) {
+  data::Batch batch = data::load_samples(data, indices, data::sample_size(recipe.data));
+  if (shape.input == models::ShownInput::kFrames) {
+    batch.sample_index = at::arange(count, at::kLong);
+    FrameShowing{.ratios = recipe.frame_masks, .states = states}.add_to(batch, *latents);
+  } else {
+    batch.beside = shown_beside(batch, shape.input, latents, device);
+  }
+  return [conditions = std::move(conditions), control = batch.control, beside = batch.beside,
+          image_prompt = batch.image_prompt, device](int64_t first, int64_t size) {
     pipelines::DrawConditions result = conditions(first, size);
     const at::Tensor numbers = at::arange(first, first + size, at::kLong);
     const auto rows = [&](const at::Tensor& all) {
@@ -45,6 +50,7 @@ ConditionsOf with_pictures(ConditionsOf conditions, const data::Source& data,
     };
     result.conditions.control = rows(control);
     result.conditions.beside = rows(beside);
+    result.conditions.image_prompt = rows(image_prompt);
     return result;
   };
 }
@@ -53,7 +59,8 @@ ConditionsOf with_pictures(ConditionsOf conditions, const data::Source& data,
 
 ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
                            const pipelines::TextBatchEncoder* encoder,
-                           const pipelines::LatentEncoder* latents, at::Device device) {
+                           const pipelines::LatentEncoder* latents, const FrameStates* states,
+                           at::Device device) {
   const models::ModelConfig& model = recipe.model;
   ShownSamples shown;
   ConditionsOf conditions;
@@ -75,7 +82,7 @@ ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
       return result;
     };
   }
-  shown.conditions = with_pictures(std::move(conditions), data, recipe, latents, device);
+  shown.conditions = with_pictures(std::move(conditions), data, recipe, latents, states, device);
   return shown;
 }
 

@@ -8,6 +8,7 @@
 
 #include "kinora/data/source.h"
 #include "kinora/inference/recipe.h"
+#include "kinora/inference/shown_frames.h"
 #include "kinora/io/image.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/pipelines/latent_encoder.h"
@@ -23,11 +24,12 @@ struct ShownSamples {
 
 /// All classes in turn, or the texts of the first sample.count samples of `data` in turn, made
 /// vectors of by `encoder` (may be null) where they are tokens, and the pictures that the model is
-/// shown of them, made latents of by `latents` (may be null). recipe.model is resolved.
+/// shown of them, made latents of by `latents` (may be null) and read by `states` (null where no
+/// image encoder does). recipe.model is resolved.
 [[nodiscard]] ShownSamples shown_samples(const data::Source& data, const ModelRecipe& recipe,
                                          const pipelines::TextBatchEncoder* encoder,
                                          const pipelines::LatentEncoder* latents,
-                                         at::Device device);
+                                         const FrameStates* states, at::Device device);
 
 /// Frames a second of the clips that the run's model sees.
 [[nodiscard]] double clip_fps(const data::DataConfig& config);

@@ -10,6 +10,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/diffusion/experts.h"
 #include "kinora/inference/kept_tokenizer.h"
 #include "kinora/inference/setup.h"
 #include "kinora/inference/updates.h"
@@ -71,6 +72,19 @@ checkpoint::LateTensors OpenModel::tensors(std::vector<checkpoint::WeightsFile>&
   return all;
 }
 
+/// kConfig where what is said of a second expert does not fit together.
+void check_low_noise(const ModelRecipe& recipe, const LoadOptions& options) {
+  const pipelines::SamplingConfig& sampling = recipe.sample.sampling;
+  KINORA_CHECK((sampling.low_noise > 0.0) == !sampling.low_noise_model.empty(), kConfig,
+               "[sample] sample.low_noise and sample.low_noise_model must be given together, got ",
+               sampling.low_noise, " and \"", sampling.low_noise_model, "\"");
+  KINORA_CHECK(
+      sampling.low_noise == 0.0 || recipe.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow,
+      kConfig, "[sample] sample.low_noise is for flows (objective.kind flow)");
+  KINORA_CHECK(sampling.low_noise > 0.0 || options.low_noise_adapters.empty(), kConfig,
+               "[sample] this model has no second expert for --low-noise-lora. Hint: --lora");
+}
+
 OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   KINORA_CHECK(
       fs::exists(path), kIo, "[sample] ", path,
@@ -116,6 +130,7 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
   }
   KINORA_CHECK(recipe.model.num_classes > 0 || recipe.model.takes_text(), kConfig,
                "[sample] model.num_classes must be given for ", path);
+  check_low_noise(recipe, options);
   recipe.precision = options.precision.value_or(stored.value_or(recipe.precision));
   return model;
 }
@@ -130,6 +145,27 @@ bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
                           "Hint: sample.cache=pab, or kernels.graphs=off"
                         : "it needs the fast path on a GPU with its kernels");
   return can && recipe.kernels.graphs != ops::Switch::kOff;
+}
+
+/// The second expert of a recipe that has one; null: it has none.
+std::unique_ptr<TrainedModel> load_low_noise(const ModelRecipe& recipe,
+                                             const LoadOptions& options) {
+  const pipelines::SamplingConfig& sampling = recipe.sample.sampling;
+  if (sampling.low_noise == 0.0) {
+    return nullptr;
+  }
+  const fs::path path = sampling.low_noise_model;
+  const checkpoint::WeightsFile file = pipelines::open_weights(path, options.ema);
+  auto second = std::make_unique<TrainedModel>(
+      initial_model(recipe, choose_device(options.device), 0, options.held));
+  checkpoint::LateTensors weights = file.tensors();
+  merge_adapters(options.low_noise_adapters, recipe.model, weights, options.says,
+                 options.has_encoder);
+  checkpoint::load_weights(weights, path, *second->model, *second->arena);
+  if (options.says) {
+    log_info("[sample] weights of ", path, " where the noise level is below ", sampling.low_noise);
+  }
+  return second;
 }
 
 /// Takes the path that the recipe asks for.
@@ -248,6 +284,8 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
     checkpoint::load_for_sampling(*folder, ema ? std::optional<size_t>(0) : std::nullopt,
                                   *trained.model, *trained.arena);
   }
+  trained.low_noise = load_low_noise(recipe, options);
+  trained.graphs = trained.graphs && trained.low_noise == nullptr;
   if (!options.says) {
     return trained;
   }
@@ -286,8 +324,16 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
       log_info("[sample] ", plan.reason);
     }
   }
-  return std::make_unique<parallel::GuidanceParallel>(*trained.model,
-                                                      mesh.group(parallel::Axis::kGuidance));
+  const auto shared = [&](models::Model& model) {
+    return std::make_unique<parallel::GuidanceParallel>(model,
+                                                        mesh.group(parallel::Axis::kGuidance));
+  };
+  if (trained.low_noise == nullptr) {
+    return shared(*trained.model);
+  }
+  return std::make_unique<diffusion::Experts>(shared(*trained.model),
+                                              shared(*trained.low_noise->model),
+                                              trained.recipe.sample.sampling.low_noise);
 }
 
 }  // namespace kinora::inference

@@ -27,6 +27,8 @@ struct TrainedModel {
   at::Device device = at::kCPU;
   std::shared_ptr<ops::BlockKernels> kernels;  ///< of the fast path; null: the plain one
   bool graphs = false;                         ///< whether sampling can be recorded
+  /// The second expert, which predicts at low noise (sample.low_noise_model); null: there is none.
+  std::unique_ptr<TrainedModel> low_noise = nullptr;
 };
 
 struct LoadOptions {
@@ -39,6 +41,7 @@ struct LoadOptions {
   std::string config_file = {};  ///< a recipe for files without a configuration of their own
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter).
   std::vector<std::string> adapters = {};
+  std::vector<std::string> low_noise_adapters = {};  ///< the same of the second expert
   bool has_encoder = false;  ///< what adapters change in text encoders is merged there
   /// ControlNets beside a U-Net: folders of diffusers. Empty: those of the pipeline.
   std::vector<std::string> controlnets = {};

@@ -38,11 +38,12 @@ struct PipelineClass {
   bool has_controls = false;    ///< controlnet/, and perhaps controlnet_1/, ...
   int64_t clips = 0;            ///< text encoders before T5, all of which are read as one
   double fps = 0.0;             ///< of clips
+  bool shows_frames = false;    ///< beside what is drawn
 };
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 15> kPipelines = {{
+constexpr std::array<PipelineClass, 16> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -59,6 +60,8 @@ constexpr std::array<PipelineClass, 15> kPipelines = {{
     {"StableDiffusion3Pipeline", "transformer", "sd3", 77 + 256, 28, 7.0, false, false, 1.0, false,
      2},
     {"WanPipeline", "transformer", "wan", 512, 50, 5.0, false, false, 1.0, false, 0, 16.0},
+    {"WanImageToVideoPipeline", "transformer", "wan", 512, 50, 5.0, false, false, 1.0, false, 0,
+     16.0, true},
 }};
 
 bool is_flux(const PipelineClass& its) {
@@ -87,13 +90,28 @@ std::vector<std::string> class_names(const DiffusersConfig& index, int64_t num_c
   return names;
 }
 
-/// kConfig for what pipelines of Wan 2.2 have beside 2.1's.
-void check_one_expert(const Pipeline& pipeline) {
+// What Wan's pipelines draw by themselves, in pixels.
+constexpr int64_t kWanRows = 480;
+constexpr int64_t kWanColumns = 832;
+
+/// Whether frames are given to Wan as they are, each token with a time of its own (2.2's TI2V).
+bool takes_given_frames(const Pipeline& pipeline) {
+  return DiffusersConfig(pipeline.folder / kPipelineFile).get<bool>("expand_timesteps", false);
+}
+
+/// What model_index.json of Wan says beside its parts.
+void add_wan(const Pipeline& pipeline, json& recipe) {
   const DiffusersConfig index(pipeline.folder / kPipelineFile);
-  KINORA_CHECK(!index.has("boundary_ratio") && !index.get<bool>("expand_timesteps", false), kConfig,
-               "[pipeline] ", index.path(), ": boundary_ratio must be null, and expand_timesteps ",
-               "false, got ", index.written("boundary_ratio"), " and ",
-               index.written("expand_timesteps"), ". Hint: Wan 2.1's are; 2.2 is not read");
+  if (takes_given_frames(pipeline)) {
+    recipe["frame_masks"]["image_head"] = 1.0;  // as it was trained
+  }
+  const auto boundary = index.get<double>("boundary_ratio", 0.0);
+  KINORA_CHECK(boundary >= 0.0 && boundary <= 1.0, kConfig, "[pipeline] ", index.path(),
+               ": boundary_ratio must lie in 0 to 1, got ", boundary);
+  if (boundary > 0.0) {
+    recipe["sample"]["low_noise"] = boundary;
+    recipe["sample"]["low_noise_model"] = pipeline.part("transformer_2").string();
+  }
 }
 
 }  // namespace
@@ -139,7 +157,6 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
 
 std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   const PipelineClass& its = *find_class(pipeline.class_name);
-  check_one_expert(pipeline);
   const fs::path denoiser = pipeline.part(fs::path(its.denoiser) / "config.json");
   if (its.has_controls) {
     (void)pipeline.part("controlnet/config.json");
@@ -164,9 +181,21 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   if (its.fps > 0.0) {
     recipe["data"]["fps"] = its.fps;
   }
+  if (its.architecture == "wan") {
+    add_wan(pipeline, recipe);
+  }
   if (!pipeline.text) {
     model["class_names"] = class_names(DiffusersConfig(pipeline.folder / kPipelineFile),
                                        model["num_classes"].get<int64_t>());
+  }
+  const bool is_shown = model.value("given_embedders", false);
+  KINORA_CHECK(is_shown == (its.shows_frames && !takes_given_frames(pipeline)), kConfig,
+               "[pipeline] ", denoiser, " is a model that ", is_shown ? "is" : "is not",
+               " shown given frames, but a ", pipeline.class_name,
+               its.shows_frames ? " shows them" : " shows none",
+               ". Hint: take both from one pipeline");
+  if (model.value("image_channels", 0) > 0) {
+    recipe["image"]["encoder"] = pipeline.part("image_encoder").string();
   }
   const fs::path vae = pipeline.folder / "vae";
   // A model of pixels has none, nor has what `kinora convert` wrote of one of latents.
@@ -175,6 +204,11 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   }
   if (fs::exists(vae)) {
     model["compression"] = latent_space(vae).compression;
+  }
+  if (its.architecture == "wan") {
+    const auto side = model["compression"].get<int64_t>();
+    model["height"] = kWanRows / side;
+    model["width"] = kWanColumns / side;
   }
   return recipe.dump(2);
 }

@@ -205,10 +205,6 @@ double ratio_of(int64_t width, int64_t hidden) {
 }
 
 json wan_recipe(const DiffusersConfig& config) {
-  for (const char* key : {"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"}) {
-    KINORA_CHECK(!config.has(key), kConfig, config.message(), key, " must be null, got ",
-                 config.written(key), ". Hint: image-to-video models of Wan are not read");
-  }
   config.require<int64_t>("freq_dim", 256, 256);
   config.require<bool>("cross_attn_norm", true, true);
   config.require<std::string>("qk_norm", "rms_norm_across_heads", "rms_norm_across_heads");
@@ -217,14 +213,31 @@ json wan_recipe(const DiffusersConfig& config) {
   KINORA_CHECK(patch.size() == 3 && patch[1] == patch[2], kConfig, config.message(),
                "patch_size must be frames, rows and as many columns, got ",
                config.written("patch_size"));
-  const auto channels = config.get<int64_t>("in_channels", 16);
-  config.require<int64_t>("out_channels", channels, 16);
+  const auto in_channels = config.get<int64_t>("in_channels", 16);
+  const auto channels = config.get<int64_t>("out_channels", 16);
+  const bool is_shown = in_channels == 2 * channels + models::kFrameMaskChannels;
+  KINORA_CHECK(channels > 0 && (is_shown || in_channels == channels), kConfig, config.message(),
+               "in_channels must be out_channels, or of image to video twice as many and ",
+               models::kFrameMaskChannels, ", got ", in_channels, " and ", channels);
   const auto heads = config.get<int64_t>("num_attention_heads", 40);
   const int64_t hidden = heads * config.get<int64_t>("attention_head_dim", 128);
   KINORA_CHECK(hidden > 0, kConfig, config.message(),
                "num_attention_heads and attention_head_dim must be positive, got ", heads, " and ",
                config.get<int64_t>("attention_head_dim", 128));
-  return {{"depth", config.get<int64_t>("num_layers", 40)},
+  const auto added = config.get<int64_t>("added_kv_proj_dim", 0);
+  const auto image_channels = config.get<int64_t>("image_dim", 0);
+  const auto positions = config.get<int64_t>("pos_embed_seq_len", 0);
+  KINORA_CHECK(
+      image_channels == 0 ? added == 0 && positions == 0
+                          : is_shown && image_channels > 0 && added == hidden,
+      kConfig, config.message(),
+      "image_dim must come with in_channels of image to video and an added_kv_proj_dim of ", hidden,
+      ", num_attention_heads times attention_head_dim, and these with it, got ",
+      config.written("image_dim"), ", ", in_channels, " and ", config.written("added_kv_proj_dim"));
+  return {{"given_embedders", is_shown},
+          {"image_channels", image_channels},
+          {"image_positions", positions},
+          {"depth", config.get<int64_t>("num_layers", 40)},
           {"hidden", hidden},
           {"heads", heads},
           {"patch", patch[1]},
@@ -245,12 +258,16 @@ json describe_wan(const ModelConfig& model) {
                "diffusers, got ",
                model.learn_sigma, " and ", model.text_encoder.layers,
                ". Hint: write a .safetensors file, which has our names");
-  return {{"attention_head_dim", own.hidden / own.heads},
+  const auto number_or_null = [](int64_t value) { return value > 0 ? json(value) : json(); };
+  return {{"added_kv_proj_dim", number_or_null(own.image_channels > 0 ? own.hidden : 0)},
+          {"attention_head_dim", own.hidden / own.heads},
+          {"image_dim", number_or_null(own.image_channels)},
+          {"pos_embed_seq_len", number_or_null(own.image_positions)},
           {"cross_attn_norm", true},
           {"eps", kNormEpsilon},
           {"ffn_dim", own.mlp_hidden()},
           {"freq_dim", 256},
-          {"in_channels", model.in_channels},
+          {"in_channels", model.in_channels + models::channels_beside(model)},
           {"num_attention_heads", own.heads},
           {"num_layers", own.depth},
           {"out_channels", model.in_channels},

@@ -181,6 +181,9 @@ at::Tensor BatchDrawer::draw_together(int64_t first, int64_t size, const DrawCon
   const bool unguided = alone && samples.front().guidance == 1.0;
   diffusion::Guidance guidance = config_.guidance_of();
   guidance.scale = scale_of(samples, alone ? unguided : one_scale_, device_);
+  if (config_.low_noise_guidance == 0.0) {
+    guidance.low_noise_scale = guidance.scale;
+  }
   guidance.null = given.null;
   const int64_t at_once = alone ? 1 : request_.batch;
   const bool repeats = std::ssize(request_.samples) >= 2 * at_once;

@@ -1,8 +1,11 @@
 #include "kinora/pipelines/image_encoder_file.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,6 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kPreprocessor = "preprocessor_config.json";
+constexpr const char* kTowerProjection = "visual_projection.weight";
 constexpr int64_t kMostSide = 4096;
 constexpr int64_t kMostRatio = 64;  // of a picture's sides: it grows by it
 constexpr int64_t kBicubic = 3;     // of Pillow
@@ -64,10 +69,15 @@ std::pair<int64_t, int64_t> resized_sides(const io::Image& image, int64_t shorte
                                      : std::pair(longer, shortest_edge);
 }
 
+constexpr const char* kTower = "vision_model.";
+
+/// As CLIPModel names them; a CLIPVisionModel alone may be written without the tower's name.
 checkpoint::LateTensors image_tensors(const checkpoint::WeightsFile& file) {
+  const bool is_bare = file.contains("embeddings.class_embedding");
   checkpoint::LateTensors tensors;
-  for (auto& [name, tensor] : file.tensors()) {
-    const bool is_own = name.starts_with("vision_model.") || name == "visual_projection.weight";
+  for (auto& [own, tensor] : file.tensors()) {
+    const std::string name = is_bare && own != kTowerProjection ? kTower + own : own;
+    const bool is_own = name.starts_with(kTower) || name == kTowerProjection;
     if (is_own && name != "vision_model.embeddings.position_ids") {  // old files: 0, 1, 2, ...
       tensors.emplace(name, tensor);
     }
@@ -75,10 +85,20 @@ checkpoint::LateTensors image_tensors(const checkpoint::WeightsFile& file) {
   return tensors;
 }
 
+ImagePreprocessing preprocessing_of(const fs::path& folder, int64_t image_size) {
+  const fs::path beside = fs::absolute(folder).lexically_normal().parent_path() / "image_processor";
+  for (const fs::path& place : {folder, beside}) {
+    if (fs::exists(place / kPreprocessor)) {
+      return read_image_preprocessing(place);
+    }
+  }
+  return {.shortest_edge = image_size, .crop = image_size};
+}
+
 }  // namespace
 
 ImagePreprocessing read_image_preprocessing(const fs::path& folder) {
-  const fs::path path = folder / "preprocessor_config.json";
+  const fs::path path = folder / kPreprocessor;
   const DiffusersConfig reader(io::read_text(path, kMaxConfigBytes), "clip", path.string());
   for (const char* step : {"do_resize", "do_center_crop", "do_rescale", "do_normalize"}) {
     KINORA_CHECK(reader.get<bool>(step, true), kConfig, reader.message(), step,
@@ -120,10 +140,14 @@ at::Tensor preprocessed(const io::Image& image, const ImagePreprocessing& how) {
 std::unique_ptr<models::ClipImageEncoder> open_image_encoder(const fs::path& folder,
                                                              at::Device device) {
   const fs::path config = folder / "config.json";
-  auto encoder = std::make_unique<models::ClipImageEncoder>(
-      parse_image_encoder_config(io::read_text(config, kMaxConfigBytes), config.string()));
+  models::ClipImageConfig values =
+      parse_image_encoder_config(io::read_text(config, kMaxConfigBytes), config.string());
   const auto file = checkpoint::WeightsFile::open(folder, /*averaged=*/false);
   const checkpoint::LateTensors tensors = image_tensors(file);
+  if (!tensors.contains(kTowerProjection)) {
+    values.projection_dim = 0;
+  }
+  auto encoder = std::make_unique<models::ClipImageEncoder>(values);
   const checkpoint::WeightsFit fit = checkpoint::compare(tensors, *encoder);
   KINORA_CHECK(fit.is_whole(), kIo, "[clip] the image tower in ", folder.string(),
                " does not fit its config: ", checkpoint::describe(fit));
@@ -136,6 +160,53 @@ std::unique_ptr<models::ClipImageEncoder> open_image_encoder(const fs::path& fol
                                             /*copy=*/true);
   }
   return encoder;
+}
+
+int64_t image_encoder_bytes(const fs::path& folder) {
+  const fs::path config = folder / "config.json";
+  models::ClipImageEncoder encoder(
+      parse_image_encoder_config(io::read_text(config, kMaxConfigBytes), config.string()));
+  int64_t elements = 0;
+  for (const auto& [path, parameter] : encoder.named_parameters()) {
+    elements += parameter->numel();
+  }
+  return elements * static_cast<int64_t>(sizeof(float));
+}
+
+PictureEncoder::PictureEncoder(const fs::path& folder, at::Device device)
+    : encoder_(open_image_encoder(folder, device)),
+      how_(preprocessing_of(folder, encoder_->config().image_size)),
+      device_(device) {
+  KINORA_CHECK(how_.crop == encoder_->config().image_size, kConfig, "[clip] ", folder,
+               " takes pictures of ", encoder_->config().image_size, " pixels a side, but its ",
+               kPreprocessor, " crops ", how_.crop);
+}
+
+at::Tensor PictureEncoder::pixels_of(const io::Image& picture) const {
+  return preprocessed(picture, how_).unsqueeze(0).to(device_);
+}
+
+at::Tensor PictureEncoder::vectors(const std::vector<io::Image>& pictures) const {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> rows;
+  for (const io::Image& picture : pictures) {
+    rows.push_back(encoder_->forward(pixels_of(picture)));
+  }
+  return at::cat(rows);
+}
+
+at::Tensor PictureEncoder::states(const std::vector<io::Image>& pictures) const {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> rows;
+  for (const io::Image& picture : pictures) {
+    rows.push_back(encoder_->states(pixels_of(picture)));
+  }
+  return at::cat(rows);
+}
+
+at::Tensor PictureEncoder::states_of_grey() const {
+  const at::NoGradGuard no_grad;
+  return encoder_->states(at::zeros({1, 3, how_.crop, how_.crop}, at::kFloat).to(device_));
 }
 
 }  // namespace kinora::pipelines

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "kinora/io/image.h"
 #include "kinora/models/text_encoders/clip_image_encoder.h"
@@ -32,9 +33,36 @@ struct ImagePreprocessing {
 [[nodiscard]] at::Tensor preprocessed(const io::Image& image, const ImagePreprocessing& how);
 
 /// The image tower of the CLIP in `folder` (transformers' CLIPModel, or
-/// CLIPVisionModelWithProjection, which is the tower: config.json, weights), frozen, in fp32. Names
-/// and shapes are compared before any weight is read. kIo, kConfig as open_text_encoder().
+/// CLIPVisionModelWithProjection or CLIPVisionModel, which are the tower: config.json, weights),
+/// frozen, in fp32. Names and shapes are compared before any weight is read. kIo, kConfig as
+/// open_text_encoder().
 [[nodiscard]] std::unique_ptr<models::ClipImageEncoder> open_image_encoder(
     const std::filesystem::path& folder, at::Device device);
+
+/// Bytes of its weights there, without reading them. Errors as open_image_encoder().
+[[nodiscard]] int64_t image_encoder_bytes(const std::filesystem::path& folder);
+
+/// Such a tower, and how pictures become what it takes: as preprocessor_config.json says, in its
+/// folder or, of a pipeline of diffusers, in image_processor/ beside it; without one as CLIP's for
+/// its size.
+class PictureEncoder {
+ public:
+  /// Errors of open_image_encoder() and read_image_preprocessing().
+  PictureEncoder(const std::filesystem::path& folder, at::Device device);
+
+  /// What it says of each picture: fp32 [N, projection_dim], or the states of all places behind the
+  /// block before the last, [N, places, hidden_size]; on its device. Without gradients.
+  [[nodiscard]] at::Tensor vectors(const std::vector<io::Image>& pictures) const;
+  [[nodiscard]] at::Tensor states(const std::vector<io::Image>& pictures) const;
+  /// The states of a grey picture, [1, places, hidden_size].
+  [[nodiscard]] at::Tensor states_of_grey() const;
+
+ private:
+  [[nodiscard]] at::Tensor pixels_of(const io::Image& picture) const;
+
+  std::unique_ptr<models::ClipImageEncoder> encoder_;
+  ImagePreprocessing how_;
+  at::Device device_;
+};
 
 }  // namespace kinora::pipelines

@@ -1,8 +1,5 @@
 #include "kinora/pipelines/ip_adapter_file.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -169,24 +166,13 @@ void check_image_encoder(const fs::path& folder, const models::ModelConfig& mode
 ImagePrompts encode_image_prompts(const std::vector<io::Image>& pictures, const fs::path& folder,
                                   const models::ModelConfig& model, at::Device device) {
   check_image_encoder(folder, model);
-  const at::NoGradGuard no_grad;
-  const auto encoder = open_image_encoder(folder, device);
-  const int64_t size = encoder->config().image_size;
-  const ImagePreprocessing how = fs::exists(folder / "preprocessor_config.json")
-                                     ? read_image_preprocessing(folder)
-                                     : ImagePreprocessing{.shortest_edge = size, .crop = size};
-  const bool reads_places = model.unet.ip_adapter.reads_places();
-  const auto says = [&](const at::Tensor& pixels) {  // [3, S, S]
-    const at::Tensor one = pixels.unsqueeze(0).to(device);
-    return (reads_places ? encoder->states(one) : encoder->forward(one)).cpu();
-  };
-  std::vector<at::Tensor> rows;
-  for (const io::Image& picture : pictures) {
-    rows.push_back(says(preprocessed(picture, how)));
+  const PictureEncoder encoder(folder, device);
+  if (!model.unet.ip_adapter.reads_places()) {
+    const at::Tensor vectors = encoder.vectors(pictures).cpu();
+    return {.given = vectors, .none = at::zeros_like(vectors.narrow(0, 0, 1))};
   }
   // Of places a grey picture stands for none, and not zeros in the place of its states.
-  return {.given = at::cat(rows),
-          .none = reads_places ? says(at::zeros({3, size, size})) : at::zeros_like(rows.front())};
+  return {.given = encoder.states(pictures).cpu(), .none = encoder.states_of_grey().cpu()};
 }
 
 }  // namespace kinora::pipelines

@@ -30,7 +30,7 @@ namespace kinora::pipelines {
 /// Of pictures, for diffusion::Conditions::image_prompt.
 struct ImagePrompts {
   at::Tensor given{};  ///< fp32 [N, P] or, for a "plus" adapter, [N, places, P] on the CPU
-  at::Tensor none{};   ///< [1, ...], what guidance leads away from
+  at::Tensor none{};   ///< [1, ...], what guidance leads away from; undefined: it does not
 };
 
 /// kConfig, naming config.json and both numbers, unless the image encoder in `folder` says as much

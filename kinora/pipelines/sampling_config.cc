@@ -152,6 +152,15 @@ void describe(Fields& fields, SamplingConfig& config) {
       "whole_timesteps", config.whole_timesteps,
       "Flows, all methods but euler: the model is told times that are cut off to thousandths, "
       "as diffusers' UniPC does (Wan).");
+  fields.add(
+      "low_noise", config.low_noise,
+      "Flows: below this noise level, 0 to 1, low_noise_model predicts (the second expert of "
+      "Wan 2.2); 0 = there is none.",
+      between(0, 1));
+  fields.add("low_noise_model", config.low_noise_model,
+             "Weights of that model, a folder or file. It is as large as the first.");
+  fields.add("low_noise_guidance", config.low_noise_guidance,
+             "Guidance scale of that model; 0 = as the first.", between(0, kMostGuidance));
   fields.add("guidance", config.guidance, "Classifier-free guidance scale; 1 = none.",
              between(0, kMostGuidance));
   fields.add("guidance_channels", config.guidance_channels,
@@ -196,7 +205,9 @@ diffusion::Guidance SamplingConfig::guidance_of() const {
           .high = guidance_interval[1],
           .alternates_after = guidance_alternates_after,
           .rescale = guidance_rescale,
-          .given_scale = given_guidance};
+          .given_scale = given_guidance,
+          .low_noise = low_noise,
+          .low_noise_scale = low_noise_guidance > 0.0 ? low_noise_guidance : guidance};
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kinora/diffusion/guidance.h"
@@ -68,6 +69,10 @@ struct SamplingConfig {
   double guidance_rescale = 0.0;
   double given_guidance = 1.0;
   bool whole_timesteps = false;  // of flows
+  /// Of flows with two experts: below this noise level the model of `low_noise_model` predicts.
+  double low_noise = 0.0;
+  std::string low_noise_model = {};
+  double low_noise_guidance = 0.0;  ///< 0: as guidance
   bool fp8 = false;  ///< products of the blocks, of `kinora sample` and `kinora bench sample`
   diffusion::StepCacheConfig cache = {};  ///< likewise
   /// A sample is the same in every bit whatever is drawn beside it, which costs the batch's speed.

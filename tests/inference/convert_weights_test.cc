@@ -391,7 +391,7 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   models::ModelConfig clips = model;
   clips.architecture = "stdit";
   EXPECT_THAT(refused(clips),
-              HasSubstr("one of DiT, PixArt, LatteT2V, SD3, Flux, Wan2.1, UNet and ClassUNet"));
+              HasSubstr("one of DiT, PixArt, LatteT2V, SD3, Flux, Wan, UNet and ClassUNet"));
 }
 
 TEST_F(ConvertWeightsTest, ShardsHoldTheSame) {

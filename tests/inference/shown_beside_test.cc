@@ -15,7 +15,7 @@
 namespace kinora::inference {
 namespace shown_beside_test {
 
-using models::UnetInput;
+using models::ShownInput;
 
 /// Two pictures of 8 x 12 pixels with masks in greys, and pictures before them.
 data::Batch pictures() {
@@ -34,7 +34,7 @@ TEST(ShownBesideTest, MasksStandBeforeTheLatentsOfWhatTheyLeave) {
   PatchAutoencoder autoencoder;
   const pipelines::LatentEncoder encoder(autoencoder, at::kCPU, 2);
   const data::Batch batch = pictures();
-  const at::Tensor shown = shown_beside(batch, UnetInput::kInpaint, &encoder, at::kCPU);
+  const at::Tensor shown = shown_beside(batch, ShownInput::kInpaint, &encoder, at::kCPU);
   ASSERT_EQ(shown.sizes(), (at::IntArrayRef{2, 4, 2, 3}));
   const at::Tensor white = (batch.mask >= 128).to(at::kFloat);
   EXPECT_TRUE(at::equal(shown.select(1, 0), white.squeeze(1)
@@ -50,10 +50,10 @@ TEST(ShownBesideTest, APictureToChangeIsShownAsTheAutoencoderHasIt) {
   const data::Batch batch = pictures();
   const at::Tensor before = data::to_float(batch.before, at::kCPU);
   const at::Tensor scaled = autoencoder.encode(before).mean;
-  EXPECT_TRUE(at::equal(shown_beside(batch, UnetInput::kEdit, &encoder, at::kCPU),
+  EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kEdit, &encoder, at::kCPU),
                         scaled / autoencoder.space().scale.front()));
-  EXPECT_TRUE(at::equal(shown_beside(batch, UnetInput::kEdit, nullptr, at::kCPU), before));
-  EXPECT_FALSE(shown_beside(batch, UnetInput::kPlain, &encoder, at::kCPU).defined());
+  EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kEdit, nullptr, at::kCPU), before));
+  EXPECT_FALSE(shown_beside(batch, ShownInput::kPlain, &encoder, at::kCPU).defined());
 }
 
 // As diffusers' train_instruct_pix2pix.py: of a rate of 0.1 each 5 % lose the caption, the picture

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -30,6 +30,11 @@ for each text, and two prompts.
 Of wan/ there are a UMT5 and two prompts, noise and latents are [B, 4, 3, 4, 6] and pictures F16
 [B, 3, 9, 32, 48]; latents.euler are those with FlowMatchEulerDiscreteScheduler.
 
+wan_i2v/, wan_flf/ (2.1), wan_t2v_experts/, wan_i2v_experts/ and wan_ti2v/ (2.2) hold what is different of wan/, whose other
+parts are theirs; first.png and last.png are the pictures that are shown, "image_states" what the image encoder says
+of them, and the metadata "guidance_2" the scale of the second expert. Of wan_ti2v/, whose autoencoder is its own,
+pictures are [B, 3, 9, 64, 96], and "latents.text" is what it draws without a picture.
+
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
 """
@@ -39,10 +44,12 @@ import math
 import pathlib
 import shutil
 import sys
+import tempfile
 from unittest import mock
 
 import diffusers
 import numpy as np
+import PIL.Image
 import torch
 import transformers
 
@@ -411,6 +418,87 @@ def write_wan(name, scheduler, negative):
     report(name, folder, tensors)
 
 
+# The folders beside wan/: whether they are shown pictures, whether also a last one, and whether an image encoder
+# reads them; experts: 2 of Wan 2.2.
+WANS = {"wan_ti2v": (True, False, False, 1), "wan_i2v": (True, False, True, 1), "wan_flf": (True, True, True, 1),
+        "wan_t2v_experts": (False, False, False, 2), "wan_i2v_experts": (True, True, False, 2)}
+BOUNDARY = 0.8
+
+
+def smooth_picture(seed, height, width):
+    coarse = torch.rand(1, 3, 4, 6, generator=torch.Generator().manual_seed(seed))
+    pixels = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear")[0]
+    return PIL.Image.fromarray((pixels * 255).round().byte().permute(1, 2, 0).numpy())
+
+
+def write_wan_beside(name, negative):
+    shown, has_last, reads, experts = WANS[name]
+    base = TESTS / "inference/data/wan"
+    expands = name == "wan_ti2v"
+    size = {"in_channels": 12 if shown and not expands else 4, "out_channels": 4, "num_attention_heads": 2, "attention_head_dim": 12,
+            "text_dim": 16, "ffn_dim": 40, "num_layers": 2, "rope_max_seq_len": 64}
+    if reads:
+        size |= {"image_dim": 8, "added_kv_proj_dim": 24, "pos_embed_seq_len": 10 if has_last else None}
+    parts = {"transformer": randomised(diffusers.WanTransformer3DModel(**size), 4)}
+    if experts == 2:
+        parts["transformer_2"] = randomised(diffusers.WanTransformer3DModel(**size), 5)
+    if reads:
+        config = transformers.CLIPVisionConfig(hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+                                               num_attention_heads=2, image_size=8, patch_size=4, hidden_act="gelu")
+        parts["image_encoder"] = randomised(transformers.CLIPVisionModel(config), 6)
+        parts["image_processor"] = transformers.CLIPImageProcessorPil(
+            size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
+    if expands:
+        parts["vae"] = randomised(diffusers.AutoencoderKLWan(
+            base_dim=2, decoder_base_dim=4, z_dim=4, num_res_blocks=1, is_residual=True, in_channels=12,
+            out_channels=12, patch_size=2, scale_factor_spatial=16, latents_mean=[0.5, -0.25, 0.0, 0.125],
+            latents_std=[2.0, 0.5, 1.0, 1.5]), 3)
+    folder = save_parts(name, parts)
+    height, width = (64, 96) if expands else (32, 48)
+    pictures = [smooth_picture(seed, height, width) for seed in ([1, 2] if has_last else [1])] if shown else []
+    for picture, file in zip(pictures, ["first.png", "last.png"]):
+        picture.save(folder / file)
+    pipeline_class = diffusers.WanImageToVideoPipeline if shown else diffusers.WanPipeline
+    more = {"boundary_ratio": BOUNDARY} if experts == 2 else {"expand_timesteps": True} if expands else {}
+    opened = open_pipeline(diffusers.WanPipeline, base)
+    whole = {"tokenizer": opened.tokenizer, "text_encoder": opened.text_encoder, "vae": opened.vae,
+             "scheduler": opened.scheduler} | parts | more
+    # As the published folder has it.
+    (diffusers.WanPipeline if expands else pipeline_class)(**whole).save_config(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(base, scratch, dirs_exist_ok=True)
+        for part in parts:
+            shutil.rmtree(pathlib.Path(scratch) / part, ignore_errors=True)
+        shutil.copytree(folder, scratch, dirs_exist_ok=True)
+        pipeline = open_pipeline(pipeline_class, scratch)
+
+    prompts = [PROMPTS[1], PROMPTS[0]]
+    noise = initial_noise(len(prompts), 4, 3, 4, 6)
+    given = {"image": pictures[0]} if shown else {}
+    if has_last:
+        given["last_image"] = pictures[1]
+    scales = {"guidance_scale": 4.0, "guidance_scale_2": 2.5} if experts == 2 else {}
+
+    def draw(output_type):
+        return pipeline(prompt=prompts, negative_prompt=[negative] * len(prompts), num_inference_steps=4,
+                        latents=noise.clone(), num_frames=9, height=height, width=width, output_type=output_type,
+                        **given, **scales).frames
+
+    with torch.no_grad():
+        tensors = {"noise": noise, "latents": draw("latent"), "pictures": draw("pt").transpose(1, 2).half()}
+        if reads:
+            tensors["image_states"] = pipeline.encode_image(pictures, "cpu").flatten(0, 1)[None]
+        if expands:
+            components = {name: part for name, part in pipeline.components.items() if not name.startswith("image_")}
+            given, pipeline = {}, diffusers.WanPipeline(**components, expand_timesteps=True)
+            pipeline.set_progress_bar_config(disable=True)
+            tensors["latents.text"] = draw("latent")
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts), "guidance_2": str(scales.get("guidance_scale_2", 0))})
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -531,7 +619,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
     wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner", "flux",
-                              "sd3", "wan"]
+                              "sd3", "wan", *WANS]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -578,3 +666,6 @@ if __name__ == "__main__":
     if "wan" in wanted:
         write_wan("wan", diffusers.UniPCMultistepScheduler(
             prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0), "blurry, of low quality")
+    for name in WANS:
+        if name in wanted:
+            write_wan_beside(name, "blurry, of low quality")

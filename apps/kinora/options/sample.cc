@@ -33,6 +33,9 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--lora", arguments.adapters,
                      "An adapter to merge, FILE or FILE:WEIGHT (1 = as it was trained): "
                      "safetensors, or a folder of PEFT; several by giving it again");
+  command.add_option("--low-noise-lora", arguments.low_noise_adapters,
+                     "Of Wan 2.2 the same for the second expert, which predicts at low noise; "
+                     "--lora is for the first");
   command
       .add_option("--classes", arguments.classes,
                   "Classes by number or name: 0,1,2 or cat,dog; default: all")

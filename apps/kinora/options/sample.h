@@ -24,7 +24,8 @@ struct SampleArguments {
   std::vector<std::string> overrides;
   std::string sampler;  ///< sample.method
   std::string weights = "ema";
-  std::vector<std::string> adapters;  ///< FILE or FILE:WEIGHT
+  std::vector<std::string> adapters;            ///< FILE or FILE:WEIGHT
+  std::vector<std::string> low_noise_adapters;  ///< of the second of two experts
 
   inference::Request request;
   std::vector<std::string> classes;  ///< numbers and names, instead of the request's

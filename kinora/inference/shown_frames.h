@@ -1,0 +1,71 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kinora/data/batch.h"
+#include "kinora/diffusion/frame_mask.h"
+#include "kinora/io/image.h"
+#include "kinora/models/autoencoders/autoencoder.h"
+#include "kinora/models/model_config.h"
+#include "kinora/pipelines/image_encoder_file.h"
+#include "kinora/pipelines/latent_encoder.h"
+
+/// What models of clips are shown of given frames beside x_t (models::ShownInput::kFrames), in
+/// training as in drawing.
+namespace kinora::inference {
+
+/// The frame that a clip begins with, and the one that it ends with where `last` is no empty path:
+/// pictures of any size. kConfig unless `model` is shown just these; kIo.
+[[nodiscard]] std::vector<io::Image> read_end_frames(const std::string& first,
+                                                     const std::string& last,
+                                                     const models::ModelConfig& model);
+
+/// Which frames of clips are given, and the latents of clips that are grey elsewhere:
+/// float32 [B, models::channels_beside, T, h, w] on the encoder's device. frames: float32
+/// [B, 3, F, H, W] in [-1, 1], of which only given ones are read; given: bool [B, F] on the CPU.
+/// kConfig for an encoder that makes latents of other numbers of frames.
+[[nodiscard]] at::Tensor shown_frames(const at::Tensor& frames, const at::Tensor& given,
+                                      const pipelines::LatentEncoder& encoder);
+
+/// The same of read_end_frames() for clips of the model's size, to which they are cropped: [1, ...]
+/// on the CPU. kConfig without an encoder.
+[[nodiscard]] at::Tensor shown_frames(const std::vector<io::Image>& ends,
+                                      const models::ModelConfig& model,
+                                      models::Autoencoder* encoder, at::Device device);
+
+/// What an image encoder says of given frames (diffusion::Conditions::image_prompt).
+class FrameStates {
+ public:
+  /// folder: image.encoder. Errors of check() and pipelines::PictureEncoder.
+  FrameStates(const std::string& folder, const models::ModelConfig& model, at::Device device);
+
+  /// kConfig, naming both numbers, unless the encoder there says of frames what `model` reads; kIo.
+  /// It reads config.json alone.
+  static void check(const std::string& folder, const models::ModelConfig& model);
+
+  /// Of the frames of one clip, one behind the other: fp32 [1, M, C] on the device.
+  [[nodiscard]] at::Tensor of_clip(const std::vector<io::Image>& frames) const;
+
+ private:
+  pipelines::PictureEncoder encoder_;
+};
+
+/// What a batch of clips is shown while a model learns: `beside`, and with `states` (may be null)
+/// `image_prompt`. Of the ends of clips those are given that draw_frame_masks() of these leaves
+/// clean.
+struct FrameShowing {
+  diffusion::FrameMaskRatios ratios;
+  uint64_t seed = 0;
+  int64_t step = 0;
+  const FrameStates* states = nullptr;
+
+  /// batch.images: uint8 [B, 3, F, H, W] on the CPU, with sample_index.
+  void add_to(data::Batch& batch, const pipelines::LatentEncoder& encoder) const;
+};
+
+}  // namespace kinora::inference
