@@ -55,12 +55,12 @@ EndsOfClip clip_of(const std::vector<io::Image>& ends, int64_t count, int64_t he
 
 std::vector<io::Image> read_end_frames(const std::string& first, const std::string& last,
                                        const models::ModelConfig& model) {
-  const models::TransformerConfig& own = model.transformer;
+  const models::ModelShape shape = models::shape_of(model);
   KINORA_CHECK(!first.empty(), kConfig,
                "[sample] this model goes on from a first frame. Hint: --image FILE");
-  KINORA_CHECK(own.image_positions == 0 || !last.empty(), kConfig,
+  KINORA_CHECK(!shape.reads_both_ends || !last.empty(), kConfig,
                "[sample] this model fills in between a first and a last frame. Hint: --last FILE");
-  KINORA_CHECK(own.image_channels == 0 || own.image_positions > 0 || last.empty(), kConfig,
+  KINORA_CHECK(shape.image_states == 0 || shape.reads_both_ends || last.empty(), kConfig,
                "[sample] this model reads what an image encoder says of one frame, the first. "
                "Hint: no --last; Wan2.1-FLF2V and Wan2.2-I2V take one");
   KINORA_CHECK(last.empty() || model.frames > 1, kConfig,
@@ -108,7 +108,7 @@ FrameStates::FrameStates(const std::string& folder, const models::ModelConfig& m
     : encoder_((check(folder, model), folder), device) {}
 
 void FrameStates::check(const std::string& folder, const models::ModelConfig& model) {
-  const models::TransformerConfig& own = model.transformer;
+  const models::ModelShape shape = models::shape_of(model);
   KINORA_CHECK(!folder.empty(), kConfig,
                "[image] this model reads what an image encoder says of given frames. Hint: "
                "image.encoder=FOLDER, CLIP ViT-H's (image_encoder/ of the pipeline)");
@@ -117,14 +117,14 @@ void FrameStates::check(const std::string& folder, const models::ModelConfig& mo
                ", has no config.json. Hint: the folder of a CLIPVisionModel of transformers");
   const models::ClipImageConfig config = pipelines::parse_image_encoder_config(
       io::read_text(path, pipelines::kMaxConfigBytes), path.string());
-  KINORA_CHECK(config.hidden_size == own.image_channels, kConfig, "[image] ", path.string(),
-               ": hidden_size must be ", own.image_channels, ", the model's image_channels, got ",
+  KINORA_CHECK(config.hidden_size == shape.image_channels, kConfig, "[image] ", path.string(),
+               ": hidden_size must be ", shape.image_channels, ", the model's image_channels, got ",
                config.hidden_size);
   const int64_t side = config.image_size / config.patch_size;
   const int64_t places = side * side + 1;
-  KINORA_CHECK(own.image_positions == 0 || own.image_positions == 2 * places, kConfig, "[image] ",
+  KINORA_CHECK(!shape.reads_both_ends || shape.image_states == 2 * places, kConfig, "[image] ",
                path.string(), ": of two frames there are ", 2 * places,
-               " states, but model.image_positions is ", own.image_positions);
+               " states, but model.image_positions is ", shape.image_states);
 }
 
 at::Tensor FrameStates::of_clip(const std::vector<io::Image>& frames) const {

@@ -91,6 +91,7 @@ struct ModelShape {
   bool reads_image_prompt = false;        ///< Conditions::image_prompt
   int64_t image_states = 0;               ///< of Wan: states that it usually has, of given frames
   int64_t image_channels = 0;             ///< of these
+  bool reads_both_ends = false;           ///< they are those of a first and of a last frame
 
   [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
 };

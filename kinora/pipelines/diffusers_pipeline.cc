@@ -68,6 +68,10 @@ bool is_flux(const PipelineClass& its) {
   return its.name == "FluxPipeline";
 }
 
+bool is_wan_pipeline(const PipelineClass& its) {
+  return its.name.starts_with("Wan");
+}
+
 const PipelineClass* find_class(std::string_view name) {
   const auto* const found = std::ranges::find(kPipelines, name, &PipelineClass::name);
   return found == kPipelines.end() ? nullptr : found;
@@ -181,7 +185,7 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   if (its.fps > 0.0) {
     recipe["data"]["fps"] = its.fps;
   }
-  if (its.architecture == "wan") {
+  if (is_wan_pipeline(its)) {
     add_wan(pipeline, recipe);
   }
   if (!pipeline.text) {
@@ -205,7 +209,7 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   if (fs::exists(vae)) {
     model["compression"] = latent_space(vae).compression;
   }
-  if (its.architecture == "wan") {
+  if (is_wan_pipeline(its)) {
     const auto side = model["compression"].get<int64_t>();
     model["height"] = kWanRows / side;
     model["width"] = kWanColumns / side;

@@ -101,7 +101,8 @@ nn::BandNeed causal_need(const ClipSize& in, const ClipSize& out, const CausalCo
 /// columns; zeros stand before a first frame that is alone.
 at::Tensor mean_resampled(const at::Tensor& x, const ResampledSumLayer::Resampling& its) {
   const int64_t missing = x.size(kCausalDim) % its.frames == 0 ? 0 : its.frames - 1;
-  const at::Tensor full = at::constant_pad_nd(x, {0, 0, 0, 0, missing, 0});
+  const at::Tensor full =
+      missing == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, 0, missing, 0});  // else it copies
   const int64_t frames = full.size(2) / its.frames;
   const int64_t rows = full.size(3) / its.sides;
   const int64_t columns = full.size(4) / its.sides;
@@ -405,10 +406,10 @@ ClipSize ResampledSumLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* 
   for (size_t i = before; i < needs->size(); ++i) {
     (*needs)[i].stored += in.bytes();
   }
-  // The input, what it becomes, and copies of that on the way.
+  // The input with zeros before it and in another order, what it becomes, and copies of that.
   needs->push_back(clip_need(out, out, 0, false, in.bytes()));
   needs->back().kept += in.bytes();
-  needs->back().work += in.bytes() + 2 * out.bytes();
+  needs->back().work += 2 * in.bytes() + 3 * out.bytes();
   return out;
 }
 

@@ -142,7 +142,8 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .image_states = own.image_channels == 0   ? 0
                           : own.image_positions > 0 ? own.image_positions
                                                     : kUsualStates,
-          .image_channels = own.image_channels};
+          .image_channels = own.image_channels,
+          .reads_both_ends = own.image_positions > 0};
 }
 
 TransformerMacs::TransformerMacs(const ModelConfig& config)

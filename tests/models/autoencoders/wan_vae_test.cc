@@ -117,8 +117,6 @@ TEST(WanVaeTest, PiecesOfFramesOfTheResidualOneAreTheWhole) {
 }
 
 TEST(WanVaeTest, TheBudgetHolds) {
-  expect_budgets_hold<WanVae>(residual(),
-                              {.batch = 2, .channels = 2, .frames = 6, .rows = 12, .columns = 3});
   // Long enough that frames come in pieces, and rows in bands where gradients are wanted.
   expect_budgets_hold<WanVae>(small(),
                               {.batch = 2, .channels = 2, .frames = 6, .rows = 12, .columns = 3});
