@@ -35,8 +35,14 @@ inference::ComparedInput compared_input(const inference::ModelRecipe& recipe,
       open_encoder(recipe.autoencoder, {&recipe.data}, at::kCPU);
   const std::unique_ptr<inference::FrozenTextEncoder> texts =
       tokens ? inference::open_text_encoder(recipe, *tokens, at::kCPU) : nullptr;
+  std::optional<inference::FrameStates> states;
+  if (models::shape_of(recipe.model).image_states > 0) {
+    states.emplace(recipe.image.encoder, recipe.model, at::kCPU);
+  }
   const EncodeStage stage(encoder ? &encoder->encoder : nullptr, texts ? &texts->encoder : nullptr,
-                          seed, at::kCPU, /*beside=*/false, models::shape_of(recipe.model).input);
+                          seed, at::kCPU, /*beside=*/false, models::shape_of(recipe.model).input,
+                          recipe.frame_masks, recipe.model.frame_compression,
+                          states ? &*states : nullptr);
   const MicroBatch samples = micro_batch_of(
       stage.means(data::load_samples(source, indices, data::sample_size(recipe.data))),
       recipe.model);

@@ -19,15 +19,17 @@ namespace kinora::train {
 
 EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
                          const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device,
-                         bool beside, models::UnetInput input,
-                         const diffusion::FrameMaskRatios& given, int64_t compression)
+                         bool beside, models::ShownInput input,
+                         const diffusion::FrameMaskRatios& given, int64_t compression,
+                         const inference::FrameStates* states)
     : encoder_(encoder),
       texts_(texts),
       seed_(seed),
       device_(device),
       input_(input),
       given_(given),
-      compression_(compression) {
+      compression_(compression),
+      states_(states) {
   if (device.is_cuda() && beside) {
     const c10::impl::VirtualGuardImpl backend(device.type());
     stream_ = backend.getNewStream(device, /*priority=*/0);
@@ -50,12 +52,17 @@ models::LatentMoments EncodeStage::moments_of(const data::Batch& batch) const {
           .std = batch.latent_std.to(device_, /*non_blocking=*/true)};
 }
 
-void EncodeStage::encode_shown(data::Batch& batch) const {
-  if (input_ == models::UnetInput::kPlain) {
+void EncodeStage::encode_shown(data::Batch& batch, int64_t step) const {
+  if (input_ == models::ShownInput::kPlain) {
+    return;
+  }
+  if (input_ == models::ShownInput::kFrames) {
+    inference::FrameShowing{.ratios = given_, .seed = seed_, .step = step, .states = states_}
+        .add_to(batch, *encoder_);
     return;
   }
   batch.beside = inference::shown_beside(batch, input_, encoder_, device_);
-  if (input_ == models::UnetInput::kInpaint) {
+  if (input_ == models::ShownInput::kInpaint) {
     batch.mask.reset();  // which weighs no loss
   }
   batch.before.reset();
@@ -114,13 +121,14 @@ void EncodeStage::encode_texts(data::Batch& batch) const {
 void EncodeStage::begin(StepSamples& samples) const {
   const c10::OptionalStreamGuard guard(stream_);
   for (data::Batch& batch : samples.batches) {
-    encode_shown(batch);
+    encode_shown(batch, samples.step);
     if (changes(batch)) {
       const at::Tensor pixels = batch.images;
       batch.images = pipelines::draw_latents(moments_of(batch), batch.sample_index, seed_);
       batch.latent_std.reset();
       const bool is_clip = batch.images.dim() == 5 && batch.images.size(2) > 1;
-      if (given_.weights.sum() > 0.0 && is_clip && pixels.scalar_type() == at::kByte) {
+      const bool gives = given_.weights.sum() > 0.0 && input_ != models::ShownInput::kFrames;
+      if (gives && is_clip && pixels.scalar_type() == at::kByte) {
         batch.given = encode_given(batch, pixels, samples.step);
       }
     } else {
@@ -141,8 +149,8 @@ void EncodeStage::wait(const StepSamples& samples) const {
   const c10::Stream current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
   samples.ready->block(current);
   for (const data::Batch& batch : samples.batches) {
-    for (const at::Tensor* made :
-         {&batch.images, &batch.text, &batch.pooled, &batch.beside, &batch.given}) {
+    for (const at::Tensor* made : {&batch.images, &batch.text, &batch.pooled, &batch.beside,
+                                   &batch.given, &batch.image_prompt}) {
       if (made->defined() && made->is_cuda()) {
         made->record_stream(current);  // its memory goes back to the other stream
       }
@@ -152,13 +160,13 @@ void EncodeStage::wait(const StepSamples& samples) const {
 
 data::Batch EncodeStage::means(const data::Batch& batch) const {
   data::Batch result = batch;
-  encode_shown(result);
+  encode_shown(result, /*step=*/0);
   if (changes(batch)) {
     result.images = moments_of(batch).mean.to(at::kCPU);
     result.latent_std.reset();
   }
   encode_texts(result);
-  for (at::Tensor* made : {&result.text, &result.pooled, &result.beside}) {
+  for (at::Tensor* made : {&result.text, &result.pooled, &result.beside, &result.image_prompt}) {
     if (made->defined()) {
       *made = made->to(at::kCPU);
     }

@@ -7,7 +7,8 @@
 
 #include "kinora/data/batch.h"
 #include "kinora/diffusion/frame_mask.h"
-#include "kinora/models/unets/unet_config.h"
+#include "kinora/inference/shown_frames.h"
+#include "kinora/models/shown_input.h"
 #include "kinora/pipelines/latent_encoder.h"
 #include "kinora/pipelines/text_batch_encoder.h"
 #include "kinora/train/step_samples.h"
@@ -25,11 +26,13 @@ class EncodeStage {
  public:
   /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens. beside: on a GPU the
   /// work runs on a stream of its own; else on the current one. input: of the model. given: which
-  /// frames of clips, `compression` of which became one.
+  /// frames of clips, `compression` of which became one. states: borrowed, what reads these; may be
+  /// null.
   EncodeStage(const pipelines::LatentEncoder* encoder, const pipelines::TextBatchEncoder* texts,
               uint64_t seed, at::Device device, bool beside = true,
-              models::UnetInput input = models::UnetInput::kPlain,
-              const diffusion::FrameMaskRatios& given = {}, int64_t compression = 1);
+              models::ShownInput input = models::ShownInput::kPlain,
+              const diffusion::FrameMaskRatios& given = {}, int64_t compression = 1,
+              const inference::FrameStates* states = nullptr);
 
   /// Begins the work; the samples are what it makes of them, for use after wait().
   void begin(StepSamples& samples) const;
@@ -46,8 +49,8 @@ class EncodeStage {
   [[nodiscard]] bool changes(const data::Batch& batch) const;
   [[nodiscard]] models::LatentMoments moments_of(const data::Batch& batch) const;
 
-  /// Where the model is shown something beside the pictures, which are pixels yet.
-  void encode_shown(data::Batch& batch) const;
+  /// Where the model is shown something beside the pictures, which are pixels yet, at `step`.
+  void encode_shown(data::Batch& batch, int64_t step) const;
 
   /// Latents of the frames of `pixels` that are given at `step`, by those of whole clips.
   [[nodiscard]] at::Tensor encode_given(const data::Batch& batch, const at::Tensor& pixels,
@@ -60,9 +63,10 @@ class EncodeStage {
   const pipelines::TextBatchEncoder* texts_;
   uint64_t seed_;
   at::Device device_;
-  models::UnetInput input_;
+  models::ShownInput input_;
   diffusion::FrameMaskRatios given_;
   int64_t compression_;
+  const inference::FrameStates* states_;
   std::optional<c10::Stream> stream_;  // of a GPU; nothing: the current one
 };
 

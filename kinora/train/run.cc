@@ -122,6 +122,10 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
                latent_size(config.prior_data, *prior_data.train, encodes), texts);
     (void)config.prior_micro_batch(mesh.data_ranks());
   }
+  if (models::shape_of(config.model).image_states > 0) {
+    frame_states =
+        std::make_unique<inference::FrameStates>(config.image.encoder, config.model, device);
+  }
   objective = diffusion::make_objective(config.objective, config.model.learn_sigma);
   diffusion::move_to(objective, device);
   check_samples(config, objective, writes());
@@ -149,7 +153,7 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   stage.emplace(encodes, texts, seed, device,
                 /*beside=*/!config.text.shared || mesh.world().size() == 1,
                 models::shape_of(config.model).input, config.frame_masks,
-                config.model.frame_compression);
+                config.model.frame_compression, frame_states.get());
 }
 
 void Run::open_log() {

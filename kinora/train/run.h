@@ -13,6 +13,7 @@
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/inference/frozen_text_encoder.h"
+#include "kinora/inference/shown_frames.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/train/encode_stage.h"
 #include "kinora/train/frozen_encoder.h"
@@ -74,6 +75,8 @@ struct Run {
   std::string config_yaml;
   /// Null where texts come as the model takes them.
   std::unique_ptr<inference::FrozenTextEncoder> text_encoder;
+  /// Null where no image encoder reads given frames.
+  std::unique_ptr<inference::FrameStates> frame_states;
   std::optional<EncodeStage> stage;
   std::optional<RunLog> log;            ///< rank 0's, from open_log() on
   std::unique_ptr<StepSupply> samples;  ///< from start() to stop(), as the watchdog, whose thread

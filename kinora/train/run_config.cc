@@ -401,6 +401,7 @@ void describe(Fields& fields, RunConfig& config) {
   describe_prior_data(fields, config);
   describe_autoencoder(fields, config.autoencoder);
   describe_text(fields, config.text);
+  describe_image(fields, config.image);
   describe(fields, config.objective);
   describe_train(fields, config);
   describe_frame_masks(fields, config);

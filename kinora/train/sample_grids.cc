@@ -60,7 +60,7 @@ void SampleGrids::draw() {
   const int64_t first = mesh.data_rank() * own;
   const inference::ShownSamples asked = inference::shown_samples(
       *run_.data.train, config, run_.text_encoder ? &run_.text_encoder->encoder : nullptr,
-      run_.encoder ? &run_.encoder->encoder : nullptr, run_.device);
+      run_.encoder ? &run_.encoder->encoder : nullptr, run_.frame_states.get(), run_.device);
   const at::Tensor drawn = pipelines::draw(
       run_.trainable->model(), sampler_of(config, run_.objective), config.sample.sampling,
       {.samples = pipelines::numbered_samples(first, own, static_cast<uint64_t>(config.train.seed),

@@ -13,6 +13,7 @@
 #include "kinora/device/dry_run.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/setup.h"
+#include "kinora/inference/shown_frames.h"
 #include "kinora/models/families.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/fp8.h"
@@ -57,14 +58,14 @@ namespace {
 void check_pictures(const data::DataConfig& data, const models::ModelConfig& model,
                     std::string_view section) {
   const models::ModelShape shape = models::shape_of(model);
-  const bool fills_in = shape.input == models::UnetInput::kInpaint;
+  const bool fills_in = shape.input == models::ShownInput::kInpaint;
   KINORA_CHECK(!fills_in || data.mask != data::MaskKind::kNone, kConfig, "[train] ", section,
                ".mask is false, but the model learns to fill in a part of a picture. Hint: ",
                section, ".mask=drawn, or true for NAME.mask.png beside each picture");
   KINORA_CHECK(fills_in || data.mask != data::MaskKind::kDrawn, kConfig, "[train] ", section,
                ".mask is drawn, but the input of the model is ", to_string(shape.input),
                ", and masks are drawn for inpaint alone");
-  const bool edits = shape.input == models::UnetInput::kEdit;
+  const bool edits = shape.input == models::ShownInput::kEdit;
   KINORA_CHECK(data.before == edits, kConfig, "[train] ", section, ".before is ",
                data.before ? "true" : "false", ", but the input of the model is ",
                to_string(shape.input), ". Hint: ", section,
@@ -75,6 +76,39 @@ void check_pictures(const data::DataConfig& data, const models::ModelConfig& mod
                data.control ? "true" : "false", ", but the model has ", shape.controls,
                " ControlNets. Hint: ", section,
                ".control=true is for a model with one ControlNet beside its U-Net");
+}
+
+/// What a model is shown that goes on from given frames.
+void check_frames(const RunConfig& config, const data::Source& source, int64_t frames,
+                  std::string_view section) {
+  const models::ModelConfig& model = config.model;
+  KINORA_CHECK(!source.latent_shape() && !config.autoencoder.path.empty(), kConfig, "[train] ",
+               models::name_of(model),
+               " is shown frames of its clips, which latents do not have. Hint: train on pixels "
+               "with autoencoder.path, and no data.source=latents");
+  KINORA_CHECK(frames > 1, kConfig, "[train] ", section, " must be clips for ",
+               models::name_of(model), ", which goes on from their frames, got single frames");
+  // An image encoder's states are those of the first frame, or with a table those of both.
+  const models::ModelShape shape = models::shape_of(model);
+  const bool takes_first = !shape.reads_both_ends;
+  const bool takes_both = !takes_first || shape.image_states == 0;
+  diffusion::FrameMaskRatios others = config.frame_masks;
+  if (takes_first) {
+    others.weights.i2v_head = 0.0;
+  }
+  if (takes_both) {
+    others.weights.i2v_loop = 0.0;
+  }
+  KINORA_CHECK(config.frame_masks.any() && !others.any(), kConfig, "[train] ",
+               models::name_of(model), " goes on from ",
+               takes_first ? (takes_both ? "first frames, or from first and last ones,"
+                                         : "first frames alone,")
+                           : "first and last frames,",
+               " and of frame_masks takes these alone. Hint: frame_masks.weights.",
+               takes_first ? "i2v_head" : "i2v_loop", "=1");
+  if (shape.image_states > 0) {
+    inference::FrameStates::check(config.image.encoder, model);
+  }
 }
 
 }  // namespace
@@ -110,13 +144,17 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
   check_model_takes(data, model, section);
   check_pictures(data, model, section);
   constexpr double kMostDropped = 2.0 / 3.0;
-  KINORA_CHECK(models::shape_of(model).input != models::UnetInput::kEdit ||
+  KINORA_CHECK(models::shape_of(model).input != models::ShownInput::kEdit ||
                    config.train.label_dropout <= kMostDropped,
                kConfig,
                "[train] train.label_dropout must be at most 2/3 for a U-Net that changes pictures, "
                "which are dropped at as many samples, half of them others, got ",
                config.train.label_dropout);
+  if (models::shape_of(model).input == models::ShownInput::kFrames) {
+    check_frames(config, source, frames, section);
+  }
   KINORA_CHECK(!config.frame_masks.any() || !models::family_of(model).conditions.frame_mask ||
+                   models::shape_of(model).input == models::ShownInput::kFrames ||
                    models::shape_of(model).given_way != diffusion::GivenWay::kNone,
                kConfig, "[train] frame_masks give frames, which ", models::name_of(model),
                " takes where it embeds them beside the input. Hint: model.given_embedders=true");

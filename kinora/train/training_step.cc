@@ -35,7 +35,8 @@ TrainingStep::~TrainingStep() = default;
 MicroBatch TrainingStep::inputs_of(const data::Batch& batch, int64_t step) const {
   MicroBatch inputs = micro_batch_of(batch, settings_.model);
   const int64_t frames = inference::clip_size(batch.images).frames;
-  if (settings_.frame_masks.any() && frames > 1) {
+  const bool is_told = models::shape_of(settings_.model).given_way != diffusion::GivenWay::kNone;
+  if (settings_.frame_masks.any() && frames > 1 && is_told) {
     inputs.conditions.frame_mask = diffusion::draw_frame_masks(
         settings_.frame_masks, frames,
         {.seed = settings_.seed, .step = step, .sample_index = batch.sample_index},
@@ -60,7 +61,7 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
       conditions.null_pooled = draws.select(1, 1) < settings_.pooled_dropout;
     }
     inference::drop_conditions(conditions, draw < settings_.label_dropout, model.num_classes);
-    if (models::shape_of(model).input == models::UnetInput::kEdit) {
+    if (models::shape_of(model).input == models::ShownInput::kEdit) {
       inference::drop_pictures(conditions, draw, settings_.label_dropout);
     }
   }

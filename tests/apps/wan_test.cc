@@ -115,6 +115,101 @@ TEST_F(WanTest, LearnsOnLineAsFromACacheAndDrawsByItsAdapter) {
                     Contains("lora_unet_blocks_1_ffn_2.alpha")));
 }
 
+/// The same of a first frame: what is different of a pipeline lies in a folder of its own.
+class WanFramesTest : public WanTest {
+ protected:
+  [[nodiscard]] fs::path whole(const std::string& name) const {
+    const fs::path to = folder() / name;
+    fs::copy(kPipeline, to, fs::copy_options::recursive);
+    fs::remove_all(to / "transformer");
+    fs::copy(kPipeline.parent_path() / name, to,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    return to;
+  }
+  /// Of a model that reads what an image encoder says of the first frame.
+  [[nodiscard]] static Arguments of_frames(const fs::path& pipeline, const Arguments& more = {}) {
+    return joined(
+        {"model.given_embedders=true", "model.image_channels=8", "frame_masks.weights.i2v_head=1",
+         "image.encoder=" + (pipeline / "image_encoder").string(),
+         "autoencoder.path=" + (pipeline / "vae").string(),
+         "text.encoder=" + (pipeline / "text_encoder").string(),
+         "checkpoint.init_from=" + (pipeline / "transformer").string()},
+        more);
+  }
+  [[nodiscard]] static Arguments small(const fs::path& pipeline) {
+    return {"--model",      pipeline.string(),
+            "--frames",     "2",
+            "--height",     "32",
+            "--width",      "32",
+            "--set",        "sample.whole_timesteps=false",
+            "--image",      (pipeline / "first.png").string(),
+            "--no-cleaning"};
+  }
+};
+
+TEST_F(WanFramesTest, LearnsFromFirstFramesAndDrawsByItsAdapter) {
+  const fs::path pipeline = whole("wan_i2v");
+  train_well(run_dir("whole"), of_frames(pipeline));
+  train_well(run_dir("parts"), of_frames(pipeline, {"train.steps=2"}));
+  train_well(run_dir("parts"), of_frames(pipeline, {"--resume", "auto"}));
+  expect_same_state(run_dir("whole") / "checkpoints/step-4",
+                    run_dir("parts") / "checkpoints/step-4");
+
+  const at::Tensor by_run = drawn(
+      {"--run", run_dir("whole").string(), "--image", (pipeline / "first.png").string()}, "by-run");
+  EXPECT_GT(ops::relative_error(drawn(small(pipeline), "by-base"), by_run), 1e-2);
+  const std::string adapter = path("adapter");
+  (void)run_well({"convert", run_dir("whole").string(), "--adapter", "diffusers", "--to", adapter});
+  EXPECT_LT(ops::relative_error(drawn(joined(small(pipeline), {"--lora", adapter}), "by-adapter"),
+                                by_run),
+            tolerance::kFewRoundings);
+}
+
+TEST_F(WanFramesTest, WhatDoesNotShowFramesIsRefused) {
+  const fs::path pipeline = whole("wan_i2v");
+  const auto refusal = [&](const Arguments& more) {
+    const Outcome outcome = train(run_dir("refused"), of_frames(pipeline, more));
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal({"frame_masks.weights.i2v_head=0"}),
+              HasSubstr("goes on from first frames alone, and of frame_masks takes these alone. "
+                        "Hint: frame_masks.weights.i2v_head=1"));
+  EXPECT_THAT(refusal({"frame_masks.weights.i2v_loop=1"}), HasSubstr("takes these alone"));
+  EXPECT_THAT(refusal({"image.encoder=\"\""}), HasSubstr("image.encoder=FOLDER"));
+  const auto drawing = [&](const Arguments& more) {
+    const Outcome outcome = run_kinora(
+        joined({"sample", "--prompt", "a", "--device", "cpu", "--out", path("no")}, more),
+        folder());
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(drawing({"--model", pipeline.string()}), HasSubstr("Hint: --image FILE"));
+  EXPECT_THAT(drawing(joined(small(pipeline), {"--loop", "2"})),
+              HasSubstr("is shown a first and a last frame alone"));
+  EXPECT_THAT(drawing(joined(small(pipeline), {"--low-noise-lora", "x"})),
+              HasSubstr("has no second expert"));
+  EXPECT_THAT(drawing(joined(small(pipeline), {"--last", (pipeline / "first.png").string()})),
+              HasSubstr("Hint: no --last"));
+}
+
+TEST_F(WanFramesTest, TwoExpertsAreDrawnWithAndTakeAdaptersOfTheirOwn) {
+  const fs::path pipeline = whole("wan_i2v_experts");
+  const Arguments experts = joined(small(pipeline), {"--last", (pipeline / "last.png").string()});
+  const at::Tensor both = drawn(experts, "both");
+  EXPECT_TRUE(drawn(joined(experts, {"--offload", "1"}), "offloaded").equal(both));
+  train_well(run_dir("expert"),
+             joined(online({"model.given_embedders=true", "frame_masks.weights.i2v_head=1",
+                            "frame_masks.weights.i2v_loop=1"}),
+                    {"checkpoint.init_from=" + (pipeline / "transformer_2").string()}));
+  const std::string adapter = path("adapter");
+  (void)run_well(
+      {"convert", run_dir("expert").string(), "--adapter", "diffusers", "--to", adapter});
+  const at::Tensor low = drawn(joined(experts, {"--low-noise-lora", adapter}), "low");
+  EXPECT_GT(ops::relative_error(low, both), 1e-4);
+  EXPECT_GT(ops::relative_error(drawn(joined(experts, {"--lora", adapter}), "high"), low), 1e-4);
+}
+
 TEST_F(WanTest, SaysWhatItDraws) {
   EXPECT_THAT(run_well({"sample", "--model", kPipeline.string(), "--prompt", "a", "--device", "cpu",
                         "--steps", "2", "--frames", "1", "--height", "32", "--width", "32", "--out",

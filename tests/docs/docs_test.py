@@ -40,6 +40,7 @@ for name in ("opensora2-256px", "opensora2-i2v"):
 
 
 SMALL_MODELS["wan-lora"] = [*SMALL_TRANSFORMER, *SMALL_CLIPS]
+SMALL_MODELS["wan-i2v-lora"] = ["model.heads=4", *SMALL_TRANSFORMER, *SMALL_CLIPS]
 
 
 def bench(recipe, *overrides):

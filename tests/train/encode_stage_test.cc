@@ -175,8 +175,8 @@ TEST(EncodeGivenTest, GivenFramesAreEncodedByThemselves) {
   ClipAutoencoder autoencoder;
   const pipelines::LatentEncoder encoder(autoencoder, at::kCPU, 3);
   const EncodeStage plain(nullptr, nullptr, 5, at::kCPU);
-  const EncodeStage encoding(&encoder, nullptr, 5, at::kCPU, true, models::UnetInput::kPlain, given,
-                             4);
+  const EncodeStage encoding(&encoder, nullptr, 5, at::kCPU, true, models::ShownInput::kPlain,
+                             given, 4);
   const at::Tensor pixels = steps_of(config, plain, 1, 2).at(0).batches.at(0).images;
   const std::vector<StepSamples> steps = steps_of(config, encoding, 1, 2);
   EXPECT_EQ(steps.at(0).step, 1);

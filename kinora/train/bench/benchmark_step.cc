@@ -71,9 +71,13 @@ data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> 
         at::zeros({size, 3 * its.controls, shape[2] * pixels, shape[3] * pixels}, at::kByte);
   }
   if (its.channels_beside > 0) {
-    batch.beside = at::zeros({size, its.channels_beside, shape[2] * pixels / model.compression,
-                              shape[3] * pixels / model.compression},
-                             at::kFloat);
+    std::vector<int64_t> sizes = model.sample_shape();
+    sizes.front() = its.channels_beside;
+    sizes.insert(sizes.begin(), size);
+    batch.beside = at::zeros(sizes, at::kFloat);
+  }
+  if (its.image_states > 0) {
+    batch.image_prompt = at::zeros({size, its.image_states, its.image_channels}, at::kFloat);
   }
   if (model.takes_text()) {
     add_texts(batch, model, text_length);

@@ -31,6 +31,7 @@
 #include "kinora/optim/held_weights.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/pipelines/block_layout.h"
+#include "kinora/pipelines/image_encoder_file.h"
 #include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/text_batch_encoder.h"
 #include "kinora/pipelines/text_encoder_file.h"
@@ -198,6 +199,12 @@ class Planner {
     count_checkpoint(trainable.arena(), device::DryRun::live_bytes() - start);
     if (takes_tokens(config_) && !config_.text.encoder.empty()) {
       add_text_encoder();
+    }
+    if (models::shape_of(config_.model).image_states > 0 &&
+        std::filesystem::exists(config_.image.encoder)) {
+      const int64_t weights = pipelines::image_encoder_bytes(config_.image.encoder);
+      plan_.parts.push_back({"image encoder", weights});
+      plan_.peak += weights;
     }
     add_what_is_no_tensor();
     add_graphs();
