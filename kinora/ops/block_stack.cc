@@ -289,9 +289,9 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
 bool ends_in_place(const Pass& pass, const Place& place) {
   const LinearWeights* linear = last_linear(*place.branch, place.stream);
   return !pass.branches.trains && !pass.branches.sum_over_ranks && place.branch->kept == nullptr &&
-         place.behind == kNone &&
-         !pass.stack.has_final_norm && place.before != kNone && place.seam.scale >= 0 &&
-         place.seam.gate < 0 && ends_in_product(*place.branch) && linear->updates.empty();
+         place.behind == kNone && !pass.stack.has_final_norm && place.before != kNone &&
+         place.seam.scale >= 0 && place.seam.gate < 0 && ends_in_product(*place.branch) &&
+         linear->updates.empty();
 }
 
 void call_hook(const Pass& pass, BucketMoment moment, int64_t block) {

@@ -272,9 +272,9 @@ at::Tensor WanVae::decode_clip(const at::Tensor& raw) {
     return unpatched(decoder_.forward(latents, limits()), patch_);
   }
   const int64_t piece = decode_piece(clip_size(latents));
-  return unpatched(decoder_.forward_pieces(
-                       latents, in_pieces(raw.size(kWanFramesDim), piece, piece), limits()),
-                   patch_);
+  return unpatched(
+      decoder_.forward_pieces(latents, in_pieces(raw.size(kWanFramesDim), piece, piece), limits()),
+      patch_);
 }
 
 }  // namespace kinora::models

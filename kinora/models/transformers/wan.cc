@@ -135,10 +135,10 @@ at::Tensor WanBlock::forward(const at::Tensor& x, const BlockConditions& conditi
   const at::Tensor mixed = gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
                                        return attn.forward(modulated_norm(x, m[0], m[1]), rotary);
                                      }));
-  const at::Tensor y = mixed + result(ops::BranchKind::kText, [&] {
-                         return cross_attn.forward(cross_norm.forward(mixed), conditions.text,
-                                                    num_images);
-                       });
+  const at::Tensor y =
+      mixed + result(ops::BranchKind::kText, [&] {
+        return cross_attn.forward(cross_norm.forward(mixed), conditions.text, num_images);
+      });
   return tapped(gated_sum(y, m[5], sequence.mlp(mlp, modulated_norm(y, m[3], m[4]))));
 }
 

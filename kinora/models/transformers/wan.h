@@ -73,8 +73,8 @@ class WanBlock : public nn::Module {
   explicit WanBlock(const TransformerConfig& config);
   /// rotary: as WanSelfAttention's; num_images: of conditions.text, as WanTextAttention's.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
-                                    const nn::Sequence& sequence, const at::Tensor& rotary,
-                                    int64_t num_images) const;
+                                   const nn::Sequence& sequence, const at::Tensor& rotary,
+                                   int64_t num_images) const;
   /// The norm that attention reads.
   [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const BlockConditions& conditions) const;
   /// The learned part of the block's vectors: [6, C].
