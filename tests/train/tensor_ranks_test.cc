@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -21,40 +22,47 @@ namespace kinora::train {
 namespace tensor_ranks_test {
 
 constexpr double kRounding = 2e-5;  // of sums in another order
+const comm::RankOptions kLong = {.time_limit = std::chrono::seconds(300)};
 
 class FamiliesTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(FamiliesTest, DividedLinearsEqualOneRank) {
-  comm::run_on_ranks(2, [](const comm::Group& world) {
-    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
-      RunConfig config = tiny_of(GetParam());
-      config.path = path;
-      const Outcome want = outcome_of(config, {});
-      config.parallel.tp_size = 2;
-      for (const std::string recompute : {"none", "block:2"}) {
-        SCOPED_TRACE(std::string(path == inference::Path::kFast ? "fast" : "plain") +
-                     ", recompute " + recompute);
-        config.train.recompute = recompute;
-        config.train.micro_batch = recompute == "none" ? 0 : 4;
-        expect_close(outcome_of(config, world), want, kRounding);
-      }
-    }
-  });
+  comm::run_on_ranks(
+      2,
+      [](const comm::Group& world) {
+        for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+          RunConfig config = tiny_of(GetParam());
+          config.path = path;
+          const Outcome want = outcome_of(config, {});
+          config.parallel.tp_size = 2;
+          for (const std::string recompute : {"none", "block:2"}) {
+            SCOPED_TRACE(std::string(path == inference::Path::kFast ? "fast" : "plain") +
+                         ", recompute " + recompute);
+            config.train.recompute = recompute;
+            config.train.micro_batch = recompute == "none" ? 0 : 4;
+            expect_close(outcome_of(config, world), want, kRounding);
+          }
+        }
+      },
+      kLong);
 }
 
 TEST_P(FamiliesTest, LowRankUpdatesEqualOneRank) {
-  comm::run_on_ranks(2, [](const comm::Group& world) {
-    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
-      RunConfig config = tiny_of(GetParam());
-      config.path = path;
-      config.finetune.lora.targets = {"*blocks.*"};
-      config.finetune.lora.rank = 3;
-      const Outcome want = outcome_of(config, {});
-      config.parallel.tp_size = 2;
-      SCOPED_TRACE(path == inference::Path::kFast ? "fast" : "plain");
-      expect_close(outcome_of(config, world), want, kRounding);
-    }
-  });
+  comm::run_on_ranks(
+      2,
+      [](const comm::Group& world) {
+        for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+          RunConfig config = tiny_of(GetParam());
+          config.path = path;
+          config.finetune.lora.targets = {"*blocks.*"};
+          config.finetune.lora.rank = 3;
+          const Outcome want = outcome_of(config, {});
+          config.parallel.tp_size = 2;
+          SCOPED_TRACE(path == inference::Path::kFast ? "fast" : "plain");
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+      },
+      kLong);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesTest,
@@ -63,52 +71,58 @@ INSTANTIATE_TEST_SUITE_P(All, FamiliesTest,
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(TensorRanksTest, WithEveryStageEqualsOneRank) {
-  comm::run_on_ranks(4, [](const comm::Group& world) {
-    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
-      RunConfig config = tiny_of("stdit3");
-      config.path = path;
-      const Outcome want = outcome_of(config, {});
-      ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
-      config.parallel.tp_size = 2;
-      for (const int64_t stage : {0, 1, 2, 3}) {
-        for (const int64_t micro_batch : {0, 2}) {
-          SCOPED_TRACE("path " + std::to_string(static_cast<int>(path)) + ", stage " +
-                       std::to_string(stage) + ", micro-batch " + std::to_string(micro_batch));
-          config.parallel.zero_stage = stage;
-          config.train.micro_batch = micro_batch;
+  comm::run_on_ranks(
+      4,
+      [](const comm::Group& world) {
+        for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+          RunConfig config = tiny_of("stdit3");
+          config.path = path;
+          const Outcome want = outcome_of(config, {});
+          ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
+          config.parallel.tp_size = 2;
+          for (const int64_t stage : {0, 1, 2, 3}) {
+            for (const int64_t micro_batch : {0, 2}) {
+              SCOPED_TRACE("path " + std::to_string(static_cast<int>(path)) + ", stage " +
+                           std::to_string(stage) + ", micro-batch " + std::to_string(micro_batch));
+              config.parallel.zero_stage = stage;
+              config.train.micro_batch = micro_batch;
+              expect_close(outcome_of(config, world), want, kRounding);
+            }
+          }
+          config.parallel = {.replicate = 2, .tp_size = 2};
+          expect_close(outcome_of(config, world), want, kRounding);
+          config.parallel = {.tp_size = 4};
           expect_close(outcome_of(config, world), want, kRounding);
         }
-      }
-      config.parallel = {.replicate = 2, .tp_size = 2};
-      expect_close(outcome_of(config, world), want, kRounding);
-      config.parallel = {.tp_size = 4};
-      expect_close(outcome_of(config, world), want, kRounding);
-    }
-  });
+      },
+      kLong);
 }
 
 TEST(TensorRanksTest, WithDividedTokensEqualsOneRank) {
-  comm::run_on_ranks(4, [](const comm::Group& world) {
-    using Scheme = parallel::SequenceScheme;
-    for (const std::string architecture : {"stdit3", "flux"}) {
-      for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
-        RunConfig config = tiny_of(architecture);
-        config.path = path;
-        const Outcome want = outcome_of(config, {});
-        config.parallel.tp_size = 2;
-        config.parallel.sp_size = 2;
-        for (const Scheme scheme : {Scheme::kUlysses, Scheme::kRing, Scheme::kDsp}) {
-          if (architecture == "flux" && scheme != Scheme::kUlysses) {
-            continue;
+  comm::run_on_ranks(
+      4,
+      [](const comm::Group& world) {
+        using Scheme = parallel::SequenceScheme;
+        for (const std::string architecture : {"stdit3", "flux"}) {
+          for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+            RunConfig config = tiny_of(architecture);
+            config.path = path;
+            const Outcome want = outcome_of(config, {});
+            config.parallel.tp_size = 2;
+            config.parallel.sp_size = 2;
+            for (const Scheme scheme : {Scheme::kUlysses, Scheme::kRing, Scheme::kDsp}) {
+              if (architecture == "flux" && scheme != Scheme::kUlysses) {
+                continue;
+              }
+              SCOPED_TRACE(architecture + ", " + std::string(parallel::to_string(scheme)));
+              config.parallel.sequence_scheme = scheme;
+              config.parallel.zero_stage = scheme == Scheme::kDsp ? 2 : 0;
+              expect_close(outcome_of(config, world), want, kRounding);
+            }
           }
-          SCOPED_TRACE(architecture + ", " + std::string(parallel::to_string(scheme)));
-          config.parallel.sequence_scheme = scheme;
-          config.parallel.zero_stage = scheme == Scheme::kDsp ? 2 : 0;
-          expect_close(outcome_of(config, world), want, kRounding);
         }
-      }
-    }
-  });
+      },
+      kLong);
 }
 
 TEST(TensorRanksTest, RulesByElementsEqualOneRank) {
@@ -154,68 +168,72 @@ RunConfig in_layout(RunConfig config, const Layout& layout) {
 }
 
 TEST(TensorRanksTest, CheckpointsGoOnInAnyLayout) {
-  comm::run_on_ranks(4, [](const comm::Group& world) {
-    const data::TemporaryFolder own_folder;
-    const std::filesystem::path folder =
-        checkpoint::gather_texts(world, own_folder.path().string()).front();
-    for (const bool is_tuned : {false, true}) {
-      RunConfig config = tiny_of("stdit3");
-      if (is_tuned) {
-        config.finetune.lora.targets = {"*blocks.*"};
-      }
-      for (const Layout& from : {Layout{2, 1, 2}, Layout{4, 1, 0}, Layout{1, 2, 1}}) {
-        const auto own = folder / (std::to_string(from.tensor) + (is_tuned ? "t" : "f"));
-        if (world.rank() == 0) {
-          std::filesystem::create_directories(own);
-        }
-        world.barrier();
-        Outcome ignored;
-        if (is_tuned && from.sequence > 1) {
-          continue;  // LoRA has none
-        }
-        TinyRun run(in_layout(config, from), world);
-        run.step(&ignored);
-        run.step(&ignored);
-        checkpoint::TrainingState state;
-        state.step = 2;
-        state.optimizer = run.trainable.optimizer().state();
-        state.frozen = checkpoint::frozen_of(run.trainable.arena());
-        const auto path = checkpoint::save(own, run.trainable.arena(), state, world);
-        for (const Layout& to : {Layout{1, 1, 3}, Layout{2, 2, 0}, Layout{4, 1, 0}}) {
-          SCOPED_TRACE("from " + std::to_string(from.tensor) + " to " + std::to_string(to.tensor) +
-                       (is_tuned ? ", tuned" : ""));
-          if (is_tuned && to.sequence > 1) {
-            continue;
+  comm::run_on_ranks(
+      4,
+      [](const comm::Group& world) {
+        const data::TemporaryFolder own_folder;
+        const std::filesystem::path folder =
+            checkpoint::gather_texts(world, own_folder.path().string()).front();
+        for (const bool is_tuned : {false, true}) {
+          RunConfig config = tiny_of("stdit3");
+          if (is_tuned) {
+            config.finetune.lora.targets = {"*blocks.*"};
           }
-          TinyRun next(in_layout(config, to), world);
-          (void)checkpoint::load(path, next.trainable.arena(), world);
-          for (const optim::Role role : run.trainable.arena().state_roles()) {
-            const auto all = [role](TinyRun& of) {
-              std::vector<at::Tensor> values;
-              for (const auto& [name, parameter] : of.trainable.model().named_parameters()) {
-                if (!parameter->frozen) {
-                  values.push_back(of.trainable.arena().export_parameter(name, role).flatten());
-                }
+          for (const Layout& from : {Layout{2, 1, 2}, Layout{4, 1, 0}, Layout{1, 2, 1}}) {
+            const auto own = folder / (std::to_string(from.tensor) + (is_tuned ? "t" : "f"));
+            if (world.rank() == 0) {
+              std::filesystem::create_directories(own);
+            }
+            world.barrier();
+            Outcome ignored;
+            if (is_tuned && from.sequence > 1) {
+              continue;  // LoRA has none
+            }
+            TinyRun run(in_layout(config, from), world);
+            run.step(&ignored);
+            run.step(&ignored);
+            checkpoint::TrainingState state;
+            state.step = 2;
+            state.optimizer = run.trainable.optimizer().state();
+            state.frozen = checkpoint::frozen_of(run.trainable.arena());
+            const auto path = checkpoint::save(own, run.trainable.arena(), state, world);
+            for (const Layout& to : {Layout{1, 1, 3}, Layout{2, 2, 0}, Layout{4, 1, 0}}) {
+              SCOPED_TRACE("from " + std::to_string(from.tensor) + " to " +
+                           std::to_string(to.tensor) + (is_tuned ? ", tuned" : ""));
+              if (is_tuned && to.sequence > 1) {
+                continue;
               }
-              return at::cat(values);
-            };
-            EXPECT_TRUE(at::equal(all(next), all(run))) << optim::to_string(role);
+              TinyRun next(in_layout(config, to), world);
+              (void)checkpoint::load(path, next.trainable.arena(), world);
+              for (const optim::Role role : run.trainable.arena().state_roles()) {
+                const auto all = [role](TinyRun& of) {
+                  std::vector<at::Tensor> values;
+                  for (const auto& [name, parameter] : of.trainable.model().named_parameters()) {
+                    if (!parameter->frozen) {
+                      values.push_back(of.trainable.arena().export_parameter(name, role).flatten());
+                    }
+                  }
+                  return at::cat(values);
+                };
+                EXPECT_TRUE(at::equal(all(next), all(run))) << optim::to_string(role);
+              }
+              EXPECT_TRUE(
+                  at::equal(next.all(optim::Role::compute()), run.all(optim::Role::compute())));
+            }
+            // Whole, as one rank reads it without a layout.
+            TinyRun alone(config, {});
+            const checkpoint::LateTensors whole = checkpoint::checkpoint_weights(
+                path, alone.trainable.model(), optim::Role::master());
+            for (const auto& [name, parameter] : alone.trainable.model().named_parameters()) {
+              const at::Tensor want =
+                  run.trainable.arena().export_parameter(name, optim::Role::master());
+              EXPECT_TRUE(at::equal(whole.at(name).read_all().to(at::kFloat), want)) << name;
+            }
           }
-          EXPECT_TRUE(at::equal(next.all(optim::Role::compute()), run.all(optim::Role::compute())));
         }
-        // Whole, as one rank reads it without a layout.
-        TinyRun alone(config, {});
-        const checkpoint::LateTensors whole =
-            checkpoint::checkpoint_weights(path, alone.trainable.model(), optim::Role::master());
-        for (const auto& [name, parameter] : alone.trainable.model().named_parameters()) {
-          const at::Tensor want =
-              run.trainable.arena().export_parameter(name, optim::Role::master());
-          EXPECT_TRUE(at::equal(whole.at(name).read_all().to(at::kFloat), want)) << name;
-        }
-      }
-    }
-    world.barrier();  // rank 0's folder is removed now
-  });
+        world.barrier();  // rank 0's folder is removed now
+      },
+      kLong);
 }
 
 TEST(TensorRanksTest, NumbersThatDoNotDivideAreNamed) {
