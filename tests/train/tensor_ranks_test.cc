@@ -22,7 +22,7 @@ namespace kinora::train {
 namespace tensor_ranks_test {
 
 constexpr double kRounding = 2e-5;  // of sums in another order
-const comm::RankOptions kLong = {.time_limit = std::chrono::seconds(300)};
+constexpr comm::RankOptions kLong = {.time_limit = std::chrono::seconds(300)};
 
 class FamiliesTest : public testing::TestWithParam<const char*> {};
 
