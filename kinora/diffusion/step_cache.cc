@@ -88,8 +88,7 @@ void StepCache::begin(const Moment& moment) {
 void StepCache::end() {
   const int64_t kept = bytes();
   use_.most_bytes = std::max(use_.most_bytes, kept);
-  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-  KINORA_CHECK(static_cast<double>(kept) <= config_.most_gib * kGib, kMemory,
+  KINORA_CHECK(static_cast<double>(kept) <= config_.most_gib * kGiB, kMemory,
                "[step_cache] sample.cache keeps ", human_bytes(kept),
                " of a batch, and sample.cache_gib allows ", config_.most_gib,
                " GiB. Hint: fewer samples at once (--batch), sample.cache=first_block or a larger "

@@ -81,6 +81,9 @@ void check_low_noise(const ModelRecipe& recipe, const LoadOptions& options) {
   KINORA_CHECK(
       sampling.low_noise == 0.0 || recipe.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow,
       kConfig, "[sample] sample.low_noise is for flows (objective.kind flow)");
+  KINORA_CHECK(sampling.low_noise == 0.0 || !sampling.cache.any(), kConfig,
+               "[sample] sample.cache is of one model, and this one has a second expert for low "
+               "noise (sample.low_noise). Hint: sample.cache=none");
   KINORA_CHECK(sampling.low_noise > 0.0 || options.low_noise_adapters.empty(), kConfig,
                "[sample] this model has no second expert for --low-noise-lora. Hint: --lora");
 }
@@ -157,7 +160,7 @@ std::unique_ptr<TrainedModel> load_low_noise(const ModelRecipe& recipe,
   const fs::path path = sampling.low_noise_model;
   const checkpoint::WeightsFile file = pipelines::open_weights(path, options.ema);
   auto second = std::make_unique<TrainedModel>(
-      initial_model(recipe, choose_device(options.device), 0, options.held));
+      initial_model(recipe, choose_device(options.device), 0, options.held, options.tensor));
   checkpoint::LateTensors weights = file.tensors();
   merge_adapters(options.low_noise_adapters, recipe.model, weights, options.says,
                  options.has_encoder);

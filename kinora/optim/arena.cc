@@ -72,9 +72,7 @@ void check_options(const ArenaOptions& options) {
   if (options.tensor.size() > 1) {
     const kernels::UpdateRule rule = options.rule;
     KINORA_CHECK(
-        !options.train || rule == kernels::UpdateRule::kAdamW ||
-            rule == kernels::UpdateRule::kLion || rule == kernels::UpdateRule::kSgd ||
-            rule == kernels::UpdateRule::kScheduleFree,
+        !options.train || (takes_one_pass(rule) && rule != kernels::UpdateRule::kAdafactor),
         kConfig, "[arena] ", to_string(rule),
         " needs whole parameters, but parallel.tensor divides them among ", options.tensor.size(),
         " ranks. Hint: optim.rule=adamw, lion, sgd or schedule_free; or parallel.tensor=1");

@@ -179,10 +179,20 @@ TEST_P(AutoencodersTest, RowsOnRanksGiveTheNumbersOfOne) {
           }
           model->set_memory_budget(bytes);
         };
+        // What ranks that each compute the whole would not send.
+        const auto exchanges = [&world] {
+          const int64_t calls = world.traffic(comm::Operation::kExchange).calls;
+          world.reset_traffic();
+          return calls;
+        };
         set_budget([&] { (void)model->decode(latents); });
+        (void)exchanges();
         EXPECT_LT(models::relative_error(model->decode(latents), want_pixels), 1e-5);
+        EXPECT_GT(exchanges(), 0) << "decoding";
         set_budget([&] { (void)model->encode(pixels); });
+        (void)exchanges();
         const models::LatentMoments got = model->encode(pixels);
+        EXPECT_GT(exchanges(), 0) << "encoding";
         EXPECT_LT(models::relative_error(got.mean, want.mean), 1e-5);
         EXPECT_EQ(got.std.defined(), want.std.defined());
         if (want.std.defined()) {
