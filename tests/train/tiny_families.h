@@ -41,6 +41,9 @@ inline RunConfig tiny_of(const std::string& architecture) {
     return tiny_captions(architecture);
   }
   RunConfig config = tiny_video(architecture);
+  if (architecture == "wan") {
+    config.frame_masks = {};
+  }
   if (architecture == "stdit3") {
     config.model.transformer.qk_norm = ops::Switch::kOn;
   }
