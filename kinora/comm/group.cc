@@ -1,5 +1,7 @@
 #include "kinora/comm/group.h"
 
+#include <ATen/ops/cat.h>
+
 #include <algorithm>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -162,6 +164,7 @@ struct Group::Impl {
                       bool async);
   Work all_to_all(const at::Tensor& output, const at::Tensor& input, bool async);
   at::Tensor reshard(const at::Tensor& x, int64_t split, int64_t joined);
+  void check_reshard(const at::Tensor& x, int64_t split, int64_t joined) const;
   Work broadcast(const at::Tensor& tensor, int64_t root, bool async);
 };
 
@@ -217,10 +220,14 @@ Work Group::Impl::all_to_all(const at::Tensor& output, const at::Tensor& input, 
   return input.numel() == 0 ? Work() : started(transport.all_to_all(counted, output, input, async));
 }
 
-at::Tensor Group::Impl::reshard(const at::Tensor& x, int64_t split, int64_t joined) {
+void Group::Impl::check_reshard(const at::Tensor& x, int64_t split, int64_t joined) const {
   KINORA_CHECK(x.size(split) % size() == 0 && split != joined, kShape, "[all_to_all] the ", size(),
                " ranks must divide dim ", split, " of ", x.sizes(),
                ", which must not be the joined one, ", joined, '.');
+}
+
+at::Tensor Group::Impl::reshard(const at::Tensor& x, int64_t split, int64_t joined) {
+  check_reshard(x, split, joined);
   if (alone() || x.numel() == 0) {
     return x;
   }
@@ -338,6 +345,35 @@ Work Group::all_to_all_async(const at::Tensor& output, const at::Tensor& input) 
 
 at::Tensor Group::reshard(const at::Tensor& x, int64_t split, int64_t joined) const {
   return impl_->reshard(x, split, joined);
+}
+
+at::Tensor Group::reshard_together(const std::vector<at::Tensor>& parts, int64_t split,
+                                   int64_t joined) const {
+  int64_t bytes = 0;
+  for (const at::Tensor& part : parts) {
+    impl_->check_reshard(part, split, joined);
+    bytes += num_bytes(part);
+  }
+  if (size() == 1 || bytes == 0) {
+    return at::cat(parts, joined);
+  }
+  Transport& transport = impl_->transport_of(parts.front(), Operation::kAllToAll);
+  return transport.reshard_together(impl_->call(Operation::kAllToAll, bytes), size(), parts, split,
+                                    joined);
+}
+
+std::vector<at::Tensor> Group::reshard_apart(const at::Tensor& whole,
+                                             const std::vector<int64_t>& sizes, int64_t split,
+                                             int64_t joined) const {
+  for (const at::Tensor& part : whole.split_with_sizes(sizes, split)) {
+    impl_->check_reshard(part, split, joined);
+  }
+  if (size() == 1 || whole.numel() == 0) {
+    return whole.split_with_sizes(sizes, split);
+  }
+  Transport& transport = impl_->transport_of(whole, Operation::kAllToAll);
+  return transport.reshard_apart(impl_->call(Operation::kAllToAll, num_bytes(whole)), size(), whole,
+                                 sizes, split, joined);
 }
 
 void Group::broadcast(const at::Tensor& tensor, int64_t root) const {

@@ -124,6 +124,16 @@ class Group {
   /// pack them. kShape unless W divides `split`.
   [[nodiscard]] at::Tensor reshard(const at::Tensor& x, int64_t split, int64_t joined) const;
 
+  /// What reshard() makes of each part, one behind the other in dim `joined`, in which alone the
+  /// parts differ; joined < split. Ranks wait for each other once. On GPUs that reach each other's
+  /// memory it lies there, and is good until this stream has made the group's call after the next.
+  [[nodiscard]] at::Tensor reshard_together(const std::vector<at::Tensor>& parts, int64_t split,
+                                            int64_t joined) const;
+  /// The way back: what reshard() makes of the stretches of `sizes` of dim `split`; split < joined.
+  [[nodiscard]] std::vector<at::Tensor> reshard_apart(const at::Tensor& whole,
+                                                      const std::vector<int64_t>& sizes,
+                                                      int64_t split, int64_t joined) const;
+
   /// `tensor` becomes that of group rank `root`.
   void broadcast(const at::Tensor& tensor, int64_t root) const;
   [[nodiscard]] Work broadcast_async(const at::Tensor& tensor, int64_t root) const;

@@ -114,6 +114,24 @@ class Nccl : public Transport {
                : Transport::reshard(call, size, x, split, joined);
   }
 
+  at::Tensor reshard_together(const Call& call, int64_t size, const std::vector<at::Tensor>& parts,
+                              int64_t split, int64_t joined) override {
+    int64_t bytes = 0;
+    for (const at::Tensor& part : parts) {
+      bytes += static_cast<int64_t>(part.nbytes());
+    }
+    return peers_.reserve(bytes) ? peers_.reshard_together(parts, split, joined)
+                                 : Transport::reshard_together(call, size, parts, split, joined);
+  }
+
+  std::vector<at::Tensor> reshard_apart(const Call& call, int64_t size, const at::Tensor& whole,
+                                        const std::vector<int64_t>& sizes, int64_t split,
+                                        int64_t joined) override {
+    return peers_.reserve(static_cast<int64_t>(whole.nbytes()))
+               ? peers_.reshard_apart(whole, sizes, split, joined)
+               : Transport::reshard_apart(call, size, whole, sizes, split, joined);
+  }
+
   Work broadcast(const Call& call, const at::Tensor& tensor, int64_t root, bool async) override {
     c10d::BroadcastOptions options;
     options.rootRank = root;

@@ -1,6 +1,7 @@
 #include "kinora/comm/peer_memory.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -55,13 +56,17 @@ void* zeros_on_device(int64_t bytes) {
   return memory;
 }
 
-/// Elements of dims [first, last) of x.
-int64_t product(const at::Tensor& x, int64_t first, int64_t last) {
+int64_t numel_of(at::IntArrayRef shape, int64_t first, int64_t last) {
   int64_t product = 1;
   for (int64_t dim = first; dim < last; ++dim) {
-    product *= x.size(dim);
+    product *= shape[dim];
   }
   return product;
+}
+
+/// Elements of dims [first, last) of x.
+int64_t product(const at::Tensor& x, int64_t first, int64_t last) {
+  return numel_of(x.sizes(), first, last);
 }
 
 /// Where the parts of contiguous x lie and go, all but the pointers.
@@ -97,9 +102,17 @@ kernels::cuda::PeerScatter scatter_of(const at::Tensor& x, int64_t split, int64_
   return scatter;
 }
 
+std::vector<int64_t> shape_behind(const at::Tensor& x, int64_t split, int64_t joined,
+                                  int64_t ranks) {
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape[split] /= ranks;
+  shape[joined] *= ranks;
+  return shape;
+}
+
 }  // namespace
 
-/// One piece of memory on every rank: PeerFlags, then the buffer.
+/// One piece of memory on every rank: PeerFlags, then the buffer of two halves.
 struct PeerMemory::Piece {
   explicit Piece(const Membership& membership) : rank(membership.rank), by_rank(membership.size) {}
   ~Piece() {
@@ -128,7 +141,7 @@ struct PeerMemory::Piece {
   }
 
   const int64_t rank;
-  int64_t capacity = 0;
+  int64_t capacity = 0;  // of a half, in bytes
   std::vector<void*> by_rank;
 };
 
@@ -162,33 +175,119 @@ bool PeerMemory::reserve(int64_t bytes) {
   return !unavailable_;
 }
 
-at::Tensor PeerMemory::reshard(const at::Tensor& x, int64_t split, int64_t joined) const {
-  const c10::cuda::CUDAGuard guard(device_);
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  const Piece& piece = *pieces_.back();
-  const at::Tensor whole = x.contiguous();
-  std::vector<int64_t> shape = whole.sizes().vec();
-  shape[split] /= membership_.size;
-  shape[joined] *= membership_.size;
-  at::Tensor output = at::empty(shape, whole.options());
+int64_t PeerMemory::begin_call(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  KINORA_CUDA_CHECK(cudaStreamGetCaptureInfo(stream, &status, &id));
+  const bool is_recorded = status == cudaStreamCaptureStatusActive;
+  // Calls write to the halves by turns, so that who has come to this call's end of the one between
+  // has read what the last one in this half brought. Nobody knows what replays come between calls
+  // that are not of one recording: then all wait for each other first.
+  if (!is_recorded || id != recording_) {
+    wait_for_all(stream);
+  }
+  recording_ = is_recorded ? id : 0;
+  return num_calls_++ % 2 * pieces_.back()->capacity;
+}
 
+void PeerMemory::wait_for_all(cudaStream_t stream) const {
   kernels::cuda::PeerBarrier barrier;
   barrier.rank = static_cast<int>(membership_.rank);
   barrier.size = static_cast<int>(membership_.size);
-  kernels::cuda::PeerScatter scatter =
-      scatter_of(whole, split, joined, membership_.rank, membership_.size);
-  scatter.source = whole.const_data_ptr();
   for (int64_t peer = 0; peer < membership_.size; ++peer) {
-    barrier.flags[peer] = static_cast<kernels::cuda::PeerFlags*>(piece.by_rank[peer]);
-    scatter.targets[peer] = piece.buffer(peer);
+    barrier.flags[peer] = static_cast<kernels::cuda::PeerFlags*>(pieces_.back()->by_rank[peer]);
   }
-  // The others have read what the last call brought; then, have written what this one brings.
   KINORA_CUDA_CHECK(kernels::cuda::peer_barrier(barrier, stream));
+}
+
+void PeerMemory::store(kernels::cuda::PeerScatter scatter, const void* from, int64_t offset,
+                       cudaStream_t stream) const {
+  scatter.source = from;
+  for (int64_t peer = 0; peer < membership_.size; ++peer) {
+    scatter.targets[peer] = static_cast<char*>(pieces_.back()->buffer(peer)) + offset;
+  }
   KINORA_CUDA_CHECK(kernels::cuda::peer_scatter(scatter, stream));
-  KINORA_CUDA_CHECK(kernels::cuda::peer_barrier(barrier, stream));
-  KINORA_CUDA_CHECK(cudaMemcpyAsync(output.mutable_data_ptr(), piece.buffer(membership_.rank),
-                                    output.nbytes(), cudaMemcpyDeviceToDevice, stream));
+}
+
+at::Tensor PeerMemory::reshard(const at::Tensor& x, int64_t split, int64_t joined) {
+  const c10::cuda::CUDAGuard guard(device_);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const at::Tensor whole = x.contiguous();
+  at::Tensor output =
+      at::empty(shape_behind(whole, split, joined, membership_.size), whole.options());
+  const int64_t half = begin_call(stream);
+  store(scatter_of(whole, split, joined, membership_.rank, membership_.size),
+        whole.const_data_ptr(), half, stream);
+  wait_for_all(stream);
+  KINORA_CUDA_CHECK(cudaMemcpyAsync(output.mutable_data_ptr(), own_memory(half), output.nbytes(),
+                                    cudaMemcpyDeviceToDevice, stream));
   return output;
+}
+
+at::Tensor PeerMemory::reshard_together(const std::vector<at::Tensor>& parts, int64_t split,
+                                        int64_t joined) {
+  KINORA_CHECK(joined < split, kInternal, "[comm] parts are put together in the outer dim");
+  const c10::cuda::CUDAGuard guard(device_);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  std::vector<at::Tensor> wholes;
+  std::vector<int64_t> shape;  // of the result
+  for (const at::Tensor& part : parts) {
+    wholes.push_back(part.contiguous());
+    const std::vector<int64_t> own = shape_behind(part, split, joined, membership_.size);
+    if (shape.empty()) {
+      shape = own;
+    } else {
+      shape[joined] += own[joined];
+    }
+  }
+  const int64_t half = begin_call(stream);
+  int64_t offset = 0;
+  const int64_t element = parts.front().element_size();
+  const int64_t behind = numel_of(shape, joined + 1, std::ssize(shape)) * element;
+  for (const at::Tensor& whole : wholes) {
+    kernels::cuda::PeerScatter scatter =
+        scatter_of(whole, split, joined, membership_.rank, membership_.size);
+    scatter.target_outer = shape[joined] * behind;
+    store(scatter, whole.const_data_ptr(), half + offset, stream);
+    offset += whole.size(joined) * membership_.size * behind;
+  }
+  wait_for_all(stream);
+  return at::from_blob(own_memory(half), shape, parts.front().options());
+}
+
+std::vector<at::Tensor> PeerMemory::reshard_apart(const at::Tensor& whole,
+                                                  const std::vector<int64_t>& sizes, int64_t split,
+                                                  int64_t joined) {
+  KINORA_CHECK(split < joined, kInternal, "[comm] parts are taken of the outer dim");
+  const c10::cuda::CUDAGuard guard(device_);
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  const at::Tensor source = whole.contiguous();
+  const int64_t behind = numel_of(source.sizes(), split + 1, source.dim()) * source.element_size();
+  const int64_t half = begin_call(stream);
+  const at::Tensor output =
+      at::empty({source.numel()}, source.options());  // one part behind another
+  std::vector<at::Tensor> results;
+  int64_t from = 0;
+  int64_t to = 0;
+  for (const int64_t size : sizes) {
+    const at::Tensor part = source.narrow(split, from, size);
+    kernels::cuda::PeerScatter scatter =
+        scatter_of(part, split, joined, membership_.rank, membership_.size);
+    scatter.source_outer = source.size(split) * behind;
+    store(scatter, part.const_data_ptr(), half + to * source.element_size(), stream);
+    results.push_back(output.narrow(0, to, part.numel())
+                          .view(shape_behind(part, split, joined, membership_.size)));
+    from += size;
+    to += part.numel();
+  }
+  wait_for_all(stream);
+  KINORA_CUDA_CHECK(cudaMemcpyAsync(output.mutable_data_ptr(), own_memory(half), output.nbytes(),
+                                    cudaMemcpyDeviceToDevice, stream));
+  return results;
+}
+
+void* PeerMemory::own_memory(int64_t offset) const {
+  return static_cast<char*>(pieces_.back()->buffer(membership_.rank)) + offset;
 }
 
 std::vector<std::vector<uint8_t>> PeerMemory::gather(const std::vector<uint8_t>& own) {
@@ -212,7 +311,7 @@ bool PeerMemory::add_piece(int64_t bytes) {
   const std::string host = host_identity();
   cudaIpcMemHandle_t handle{};
   void*& own = piece->by_rank[membership_.rank];
-  own = host.empty() ? nullptr : zeros_on_device(kFlagBytes + bytes);
+  own = host.empty() ? nullptr : zeros_on_device(kFlagBytes + 2 * bytes);
   const bool made = own != nullptr && cudaIpcGetMemHandle(&handle, own) == cudaSuccess;
   (void)cudaGetLastError();
   if (!all_agree(made)) {

@@ -84,6 +84,14 @@ class Transport {
   /// packs x, calls all_to_all and puts the parts in their places.
   [[nodiscard]] virtual at::Tensor reshard(const Call& call, int64_t size, const at::Tensor& x,
                                            int64_t split, int64_t joined);
+  /// Group::reshard_together and reshard_apart, by reshard().
+  [[nodiscard]] virtual at::Tensor reshard_together(const Call& call, int64_t size,
+                                                    const std::vector<at::Tensor>& parts,
+                                                    int64_t split, int64_t joined);
+  [[nodiscard]] virtual std::vector<at::Tensor> reshard_apart(const Call& call, int64_t size,
+                                                              const at::Tensor& whole,
+                                                              const std::vector<int64_t>& sizes,
+                                                              int64_t split, int64_t joined);
   virtual Work broadcast(const Call& call, const at::Tensor& tensor, int64_t root, bool async) = 0;
   virtual Work send(const Call& call, const at::Tensor& tensor, int64_t to) = 0;
   virtual Work receive(const Call& call, const at::Tensor& tensor, int64_t from) = 0;

@@ -112,21 +112,13 @@ std::vector<at::Tensor> Sequence::stream_attention(ops::BlockKernels* kernels,
   return attend_streams(kernels, packed, text_lengths);
 }
 
-std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
-                                       const std::vector<at::Tensor>& packed,
-                                       const at::Tensor& text_lengths) {
-  const at::Tensor all = at::cat(packed, 1);  // [B, S, 3, H, D]
-  std::vector<int64_t> sizes;
-  for (const at::Tensor& part : packed) {
-    sizes.push_back(part.size(1));
-  }
-  const int64_t before_text = all.size(1) - sizes.back();
+at::Tensor attend_joined(ops::BlockKernels* kernels, const at::Tensor& all, int64_t before_text,
+                         const at::Tensor& text_lengths) {
   if (kernels != nullptr) {
     const at::Tensor lengths =
         text_lengths.defined() ? (text_lengths + before_text).to(at::kInt) : text_lengths;
     return ops::self_attention(*kernels, all.flatten(2).unsqueeze(2), all.size(3), {}, lengths)
-        .squeeze(2)
-        .split_with_sizes(sizes, 1);
+        .squeeze(2);
   }
   std::optional<at::Tensor> attended;
   if (text_lengths.defined()) {
@@ -138,7 +130,18 @@ std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
   const std::vector<at::Tensor> parts = all.permute({2, 0, 3, 1, 4}).unbind(0);  // [B, H, S, D]
   return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], attended)
       .transpose(1, 2)
-      .flatten(2)
+      .flatten(2);
+}
+
+std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
+                                       const std::vector<at::Tensor>& packed,
+                                       const at::Tensor& text_lengths) {
+  const at::Tensor all = at::cat(packed, 1);  // [B, S, 3, H, D]
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& part : packed) {
+    sizes.push_back(part.size(1));
+  }
+  return attend_joined(kernels, all, all.size(1) - sizes.back(), text_lengths)
       .split_with_sizes(sizes, 1);
 }
 

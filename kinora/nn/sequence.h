@@ -28,6 +28,10 @@ enum class Span {
 [[nodiscard]] std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
                                                      const std::vector<at::Tensor>& packed,
                                                      const at::Tensor& text_lengths);
+/// The same where they lie one behind the other, of which the last has those from before_text on:
+/// [B, S, 3, H, D] to [B, S, H D].
+[[nodiscard]] at::Tensor attend_joined(ops::BlockKernels* kernels, const at::Tensor& all,
+                                       int64_t before_text, const at::Tensor& text_lengths);
 
 /// Windows that tile a clip from its first corner; what they reach beyond its end is no token.
 struct Windows {

@@ -1,5 +1,6 @@
 #include "kinora/parallel/sequence_usp.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
 #include <utility>
@@ -12,6 +13,21 @@
 // Shapes: s tokens a frame here, U neighbours, H' = H / U.
 
 namespace kinora::parallel {
+
+namespace {
+
+/// Whether the parts of all ranks [B, s, ..] have no room for other than these tokens.
+bool are_full(const std::vector<at::Tensor>& parts, const std::vector<int64_t>& tokens,
+              int64_t ranks) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].size(1) * ranks != tokens[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
 
 UspSequence::UspSequence(comm::Group group, comm::Group neighbours, Rings rings)
     : ShardedSequence(std::move(group)),
@@ -46,6 +62,19 @@ std::vector<at::Tensor> UspSequence::attend_own_streams(ops::BlockKernels* kerne
                                                         const std::vector<int64_t>& tokens,
                                                         const at::Tensor& text_lengths) const {
   check_heads("ulysses", packed.front().size(3), neighbours_.size());
+  if (!at::GradMode::is_enabled() && rings_.size() == 1 &&
+      are_full(packed, tokens, neighbours_.size())) {
+    const at::Tensor all = neighbours_.reshard_together(packed, /*split=*/3, /*joined=*/1);
+    const at::Tensor out =
+        nn::attend_joined(kernels, all, all.size(1) - tokens.back(), text_lengths)
+            .unflatten(2, {all.size(3), -1});  // [B, tokens, H', D]
+    std::vector<at::Tensor> parts =
+        neighbours_.reshard_apart(out, tokens, /*split=*/1, /*joined=*/2);
+    for (at::Tensor& part : parts) {
+      part = part.flatten(2);
+    }
+    return parts;
+  }
   std::vector<at::Tensor> parts;
   std::vector<int64_t> sizes;
   for (const at::Tensor& part : packed) {

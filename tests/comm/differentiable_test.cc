@@ -54,6 +54,20 @@ TEST_P(DifferentiableTest, AllToAllChangesTheDividedDimAndBackwardChangesItBack)
   });
 }
 
+TEST_P(DifferentiableTest, SeveralTensorsGoTogetherAndApartAgain) {
+  run_on_ranks(GetParam(), [](const Group& world) {
+    const int64_t size = world.size();
+    const double first = 1000.0 * static_cast<double>(world.rank());
+    const at::Tensor a = counted({2, 3, 4 * size}, first);
+    const at::Tensor b = counted({2, 5, 4 * size}, first + 500.0);
+    const at::Tensor together = world.reshard_together({a, b}, 2, 1);
+    EXPECT_TRUE(at::equal(together, at::cat({world.reshard(a, 2, 1), world.reshard(b, 2, 1)}, 1)));
+    const std::vector<at::Tensor> apart = world.reshard_apart(together, {3 * size, 5 * size}, 1, 2);
+    EXPECT_TRUE(at::equal(apart[0], a));
+    EXPECT_TRUE(at::equal(apart[1], b));
+  });
+}
+
 TEST_P(DifferentiableTest, MeanOverRanksOfAGatheredLossIsTheGradient) {
   run_on_ranks(GetParam(), [](const Group& world) {
     const int64_t size = world.size();

@@ -1,6 +1,8 @@
 // What GPUs store in each other's memory, against packed all_to_alls of CPU tensors.
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -95,6 +97,43 @@ TEST_P(GpuReshardTest, IsRecordedAndReplayedBetweenOtherCalls) {
       // A larger one makes new memory; the graph keeps its own.
       const at::Tensor more = counted({i * world.size(), 300, 512}, world.rank(), at::kFloat);
       EXPECT_TRUE(at::equal(world.reshard(more.to(device), 0, 1).cpu(), world.reshard(more, 0, 1)));
+    }
+  });
+}
+
+TEST_P(GpuReshardTest, SeveralAtOnceAreAsOneByOne) {
+  on_gpus([](const Group& world, at::Device device) {
+    const int64_t ranks = world.size();
+    const at::Tensor image = counted({2, 6, 3, 4 * ranks, 8}, world.rank(), at::kBFloat16);
+    const at::Tensor text = counted({2, 5, 3, 4 * ranks, 8}, world.rank() + 7, at::kBFloat16);
+    const std::vector<int64_t> sizes = {6 * ranks, 5 * ranks};
+    const std::vector<at::Tensor> given = {image.to(device), text.to(device)};
+    // Three calls: one more than a replay's last and the next one's first could share.
+    const auto compute = [&] {
+      const at::Tensor all = world.reshard_together(given, 3, 1);
+      std::vector<at::Tensor> parts = world.reshard_apart(all.select(2, 1), sizes, 1, 2);
+      parts.push_back(world.reshard_together(given, 3, 1).clone());
+      return parts;
+    };
+    const auto check = [&](const std::vector<at::Tensor>& got, double factor) {
+      const at::Tensor all =
+          at::cat({world.reshard(image * factor, 3, 1), world.reshard(text * factor, 3, 1)}, 1);
+      EXPECT_TRUE(at::equal(got[2].cpu(), all));
+      const std::vector<at::Tensor> apart = all.select(2, 1).split_with_sizes(sizes, 1);
+      for (size_t i = 0; i < apart.size(); ++i) {
+        EXPECT_TRUE(at::equal(got[i].cpu(), world.reshard(apart[i].contiguous(), 1, 2))) << i;
+      }
+    };
+    check(compute(), 1.0);
+    std::vector<at::Tensor> recorded;
+    device::Graph graph;
+    graph.record([&] { recorded = compute(); });
+    for (const double factor : {1.0, 2.0, 0.5, 4.0}) {
+      given[0].copy_(image * factor);
+      given[1].copy_(text * factor);
+      graph.replay();
+      graph.replay();
+      check(recorded, factor);
     }
   });
 }
