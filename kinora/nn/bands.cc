@@ -326,15 +326,26 @@ Bands over_bands(Bands x, std::array<int64_t, 2> halo, const Bands::Layer& layer
 }
 
 Bands over_whole(const Bands& x, const std::function<at::Tensor(const at::Tensor&)>& layer) {
+  return over_own_rows(x, [layer](const at::Tensor& whole, int64_t from, int64_t to) {
+    return layer(whole).narrow(kRowsDim, from, to - from);
+  });
+}
+
+Bands over_own_rows(
+    const Bands& x,
+    const std::function<at::Tensor(const at::Tensor& whole, int64_t from, int64_t to)>& layer) {
+  const int64_t from = x.is_divided() ? x.begin(0) : 0;
+  const int64_t to = x.is_divided() ? x.end(x.size() - 1) : x.num_rows();
   const at::Tensor made =
-      x.is_divided() ? layer(x.joined())
-                     : x.computed(  // rows far around the first band are all
-                           0, {0, x.num_rows()}, [layer](const Rows& rows, const auto& /*also*/) {
-                             return layer(rows.x);
-                           });
+      x.is_divided()
+          ? layer(x.joined(), from, to)
+          : x.computed(  // rows far around the first band are all
+                0, {0, x.num_rows()}, [layer, from, to](const Rows& rows, const auto& /*also*/) {
+                  return layer(rows.x, from, to);
+                });
   Bands result = x.like();
   for (size_t i = 0; i < x.size(); ++i) {
-    result.add(made.narrow(kRowsDim, x.begin(i), x.end(i) - x.begin(i)));
+    result.add(made.narrow(kRowsDim, x.begin(i) - from, x.end(i) - x.begin(i)));
   }
   return result;
 }

@@ -129,6 +129,12 @@ class Bands {
 [[nodiscard]] Bands over_whole(const Bands& x,
                                const std::function<at::Tensor(const at::Tensor&)>& layer);
 
+/// The same of a layer that makes rows [from, to) alone: where ranks divide them, each makes its
+/// own.
+[[nodiscard]] Bands over_own_rows(
+    const Bands& x,
+    const std::function<at::Tensor(const at::Tensor& whole, int64_t from, int64_t to)>& layer);
+
 /// GroupNorm::sums() of the whole.
 [[nodiscard]] at::Tensor band_sums(const Bands& x, const GroupNorm& norm);
 

@@ -24,24 +24,32 @@ FrameAttention::FrameAttention(int64_t channels, int64_t groups, double epsilon)
 }
 
 nn::Bands FrameAttention::forward(nn::Bands x) const {
-  return over_whole(x, [this](const at::Tensor& all) { return whole(all); });
+  return over_own_rows(
+      x, [this](const at::Tensor& all, int64_t from, int64_t to) { return rows(all, from, to); });
 }
 
-at::Tensor FrameAttention::whole(const at::Tensor& x) const {
-  const int64_t places = x.size(3) * x.size(4);
-  const at::Tensor tokens = group_norm_.forward(x).flatten(2).transpose(1, 2);  // [B, T H W, C]
-  const at::Tensor q = to_q_.forward(tokens).unsqueeze(1);                      // [B, 1, T H W, C]
+at::Tensor FrameAttention::rows(const at::Tensor& x, int64_t from, int64_t to) const {
+  const auto tokens_of = [](const at::Tensor& places) {
+    return places.flatten(2).transpose(1, 2);  // [B, T H W, C]
+  };
+  const at::Tensor normed = group_norm_.forward(x);
+  const at::Tensor tokens = tokens_of(normed);
+  const at::Tensor own = x.narrow(3, from, to - from);
+  const at::Tensor q =
+      to_q_.forward(tokens_of(normed.narrow(3, from, to - from))).unsqueeze(1);  // [B, 1, .., C]
   const at::Tensor k = to_k_.forward(tokens).unsqueeze(1);
   const at::Tensor v = to_v_.forward(tokens).unsqueeze(1);
   // Frame by frame: what a frame sees is all that came before, so that no mask is needed.
+  const int64_t places = x.size(3) * x.size(4);
+  const int64_t own_places = (to - from) * x.size(4);
   std::vector<at::Tensor> frames;
   for (int64_t t = 0; t < x.size(2); ++t) {
-    frames.push_back(at::scaled_dot_product_attention(q.narrow(2, t * places, places),
+    frames.push_back(at::scaled_dot_product_attention(q.narrow(2, t * own_places, own_places),
                                                       k.narrow(2, 0, (t + 1) * places),
                                                       v.narrow(2, 0, (t + 1) * places)));
   }
   const at::Tensor seen = to_out_.forward(at::cat(frames, 2).squeeze(1));
-  return x + seen.transpose(1, 2).reshape(x.sizes());
+  return own + seen.transpose(1, 2).reshape(own.sizes());
 }
 
 ClipSize FrameAttention::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {

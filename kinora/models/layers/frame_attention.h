@@ -17,7 +17,8 @@ class FrameAttention : public BandLayer {
   [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
 
  private:
-  [[nodiscard]] at::Tensor whole(const at::Tensor& x) const;
+  /// Rows [from, to) of what it makes of all of x.
+  [[nodiscard]] at::Tensor rows(const at::Tensor& x, int64_t from, int64_t to) const;
 
   nn::GroupNorm group_norm_;
   nn::Linear to_q_;
