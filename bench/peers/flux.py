@@ -4,20 +4,28 @@ weights. Wants torch and diffusers.
     python bench/peers/flux.py --work train --joint 4 --parallel 8 --tokens 64 --batch 1 --mode compile-default
     python bench/peers/flux.py --work lora --joint 19 --parallel 38 --guidance --mode compile-default --checkpointing
     python bench/peers/flux.py --work sample --joint 19 --parallel 38 --guidance --mode compile-default --graph
+    torchrun --nproc-per-node 2 bench/peers/flux.py --work train --joint 4 --parallel 8 --batch 2 --passes 4 --fsdp2 \
+        --mode compile-default
     python bench/peers/flux.py --work train --joint 1 --parallel 1 --hidden 64 --heads 4 --tokens 4 --device cpu
 
 Training: latents, T5's states and CLIP's vector lie in the device's memory; forward (bf16 autocast over fp32 weights),
 the mean squared error of the velocity, backward, fused AdamW without an average. LoRA: updates of the blocks' linears
 over frozen weights in bf16, in fp32, as PEFT computes them. Sampling: weights in bf16, one forward and a step of Euler;
---graph captures both as a CUDA graph by hand. --regional compiles the two kinds of blocks, not the whole. Prints one
-line of JSON a measurement, the median of blocks of steps.
+--graph captures both as a CUDA graph by hand. --regional compiles the two kinds of blocks, not the whole. --fsdp2,
+under torchrun: fully_shard of every block, compiled by itself, and of the rest, bf16 parameters, fp32 reduction, gathered again in backward;
+--batch is of one rank and of one of the --passes of a step, of which the last reduces. Prints one line of JSON a
+measurement, the median of blocks of steps.
 """
 
 import argparse
 
+import os
+
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from diffusers import FluxTransformer2DModel
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import measure
 import train_dit
@@ -54,6 +62,8 @@ def inputs(arguments):
 
 
 def compiled(arguments, model, compute, mode):
+    if arguments.fsdp2:
+        return compute
     if not arguments.regional:
         return measure.compiled(compute, mode)
     if measure.MODES[mode] is not None:
@@ -61,6 +71,17 @@ def compiled(arguments, model, compute, mode):
             if type(module).__name__ in BLOCKS:
                 module.compile(dynamic=False, fullgraph=True, **measure.MODES[mode])
     return compute
+
+
+def shard(model, mode):
+    """Blocks are compiled by themselves, inside of the hooks that gather their weights."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for blocks in (model.transformer_blocks, model.single_transformer_blocks):
+        for i, block in enumerate(blocks):
+            if measure.MODES[mode] is not None:
+                blocks[i] = torch.compile(block, dynamic=False, fullgraph=True, **measure.MODES[mode])
+            fully_shard(blocks[i], mp_policy=policy)
+    fully_shard(model)
 
 
 def add_updates(model, rank):
@@ -77,6 +98,8 @@ def training(arguments, mode):
     model = build(arguments, torch.bfloat16 if arguments.work == "lora" else torch.float32).train()
     if arguments.checkpointing:
         model.enable_gradient_checkpointing()
+    if arguments.fsdp2:
+        shard(model, mode)
     parameters = add_updates(model, arguments.rank) if arguments.work == "lora" else list(model.parameters())
     x0, text, pooled, image_places, text_places = inputs(arguments)
     guidance = torch.full((arguments.batch,), 3.5, device=arguments.device) if arguments.guidance else None
@@ -94,8 +117,11 @@ def training(arguments, mode):
 
     def step():
         torch.compiler.cudagraph_mark_step_begin()
-        t = torch.rand(arguments.batch, device=arguments.device)
-        loss_of(x0, text, pooled, t, torch.randn_like(x0)).backward()
+        for number in range(arguments.passes):
+            if arguments.fsdp2:
+                model.set_requires_gradient_sync(number + 1 == arguments.passes)
+            t = torch.rand(arguments.batch, device=arguments.device)
+            (loss_of(x0, text, pooled, t, torch.randn_like(x0)) / arguments.passes).backward()
         update.step()
         for p in parameters:
             p.grad = None
@@ -142,6 +168,8 @@ def main():
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--mode", type=measure.names_of(measure.MODES), default=["eager"])
+    parser.add_argument("--passes", type=int, default=1, help="training: of a step")
+    parser.add_argument("--fsdp2", action="store_true", help="training, under torchrun")
     parser.add_argument("--regional", action="store_true", help="compile blocks by themselves, not the whole")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--graph", action="store_true", help="sampling: a CUDA graph captured by hand")
@@ -150,12 +178,19 @@ def main():
     parser.add_argument("--warmup", type=int, default=3)
     measure.add_device_arguments(parser)
     arguments = parser.parse_args()
+    if arguments.fsdp2:
+        if arguments.device.startswith("cuda"):
+            arguments.device = "cuda:" + os.environ["LOCAL_RANK"]
+            torch.cuda.set_device(arguments.device)
+        dist.init_process_group("nccl" if arguments.device.startswith("cuda") else "gloo")
     measure.prepare_device(arguments)
     description = {"peer": "flux", "work": arguments.work, "joint": arguments.joint, "parallel": arguments.parallel,
                    "tokens": arguments.tokens**2 + arguments.text, "batch": arguments.batch,
                    "device": measure.device_name(arguments.device)}
     measure.run_all(({**description, "mode": mode}, lambda mode=mode: measured(arguments, mode))
                     for mode in arguments.mode)
+    if arguments.fsdp2:
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ std::unordered_map<std::string, SavedSlot> find_slots(const Manifest& manifest,
       ++count;
     }
   }
+  count += static_cast<size_t>(arena.count_elsewhere());
   KINORA_CHECK(count == saved.size(), kIo, "[checkpoint] ", checkpoint,
                " is of another model: it has ", saved.size(), " parameters, this model ", count,
                ". Hint: model.* and finetune.* must be as when it was saved");

@@ -62,11 +62,8 @@ std::pair<at::Tensor, at::Tensor> codes_in(const Arrays& frozen, const std::stri
 
 Arrays frozen_of(const optim::Arena& arena) {
   Arrays frozen;
-  for (const optim::FrozenBucket& bucket : arena.frozen()) {
-    for (const optim::Slot& slot : bucket.slots) {
-      frozen[slot.path] =
-          arena.export_parameter(slot.path, optim::Role::compute()).cpu().contiguous();
-    }
+  for (const std::string& path : arena.frozen_paths()) {
+    frozen[path] = arena.export_parameter(path, optim::Role::compute()).cpu().contiguous();
   }
   if (const optim::HeldWeights* held = arena.held()) {
     for (const optim::HeldWeights::Weight& weight : held->weights()) {
@@ -125,11 +122,10 @@ LateTensors frozen_weights(const Arrays& frozen, const std::filesystem::path& ch
 
 void restore_frozen(const Arrays& frozen, const std::filesystem::path& checkpoint,
                     optim::Arena& arena) {
-  size_t count = 0;
+  size_t count = arena.frozen_paths().size();  // other stages' too
   for (const optim::FrozenBucket& bucket : arena.frozen()) {
     for (const optim::Slot& slot : bucket.slots) {
       (void)found_in(frozen, slot.path, slot.whole_shape(), checkpoint);
-      ++count;
     }
   }
   const optim::HeldWeights* held = arena.held();

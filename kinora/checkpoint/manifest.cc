@@ -16,7 +16,7 @@ using Json = nlohmann::ordered_json;
 
 // A manifest of DiT-XL is below 100 KB; importance sampling adds 200 KB.
 constexpr int64_t kMaxManifestBytes = 64 << 20;
-constexpr int64_t kMostBoxes = 65536;  // ranks that divide parameters
+constexpr int64_t kMostBoxes = 65536;  // ranks that divide a model
 constexpr const char* kFormat = "kinora-checkpoint";
 
 Json state_json(const TrainingState& state) {
@@ -118,6 +118,10 @@ Json shards_json(const std::vector<Shard>& shards) {
       entry["box"] = shard.box.index;
       entry["boxes"] = shard.box.count;
     }
+    if (shard.stage.count > 1) {
+      entry["stage"] = shard.stage.index;
+      entry["stages"] = shard.stage.count;
+    }
   }
   return json;
 }
@@ -136,6 +140,7 @@ Shard parse_shard(const Json& json, int64_t version) {
     json.at("chunk_bytes").get_to(shard.chunk_bytes);
     json.at("checksums").get_to(shard.checksums);
     shard.box = {json.value("box", int64_t{0}), json.value("boxes", int64_t{1})};
+    shard.stage = {json.value("stage", int64_t{0}), json.value("stages", int64_t{1})};
   }
   KINORA_CHECK(
       !shard.file.empty() && shard.file.front() != '.' && shard.file.find('/') == std::string::npos,
@@ -150,6 +155,9 @@ Shard parse_shard(const Json& json, int64_t version) {
                shard.part.index);
   KINORA_CHECK(shard.box.index >= 0 && shard.box.index < shard.box.count, kDamaged, "the box of ",
                quote(shard.file), " must be one of ", shard.box.count, ", got ", shard.box.index);
+  KINORA_CHECK(shard.stage.index >= 0 && shard.stage.index < shard.stage.count, kDamaged,
+               "the stage of ", quote(shard.file), " must be one of ", shard.stage.count, ", got ",
+               shard.stage.index);
   return shard;
 }
 
@@ -184,19 +192,13 @@ nn::Box parse_box(const Json& json, const optim::Slot& slot, int64_t count) {
   return box;
 }
 
-Manifest parse(const Json& json) {
-  KINORA_CHECK(json.at("format") == kFormat, kDamaged, "format must be ", kFormat);
-  check_version(json);
-  const Json& version = json.at("version");
-  Manifest manifest;
-  manifest.state = parse_state(json.at("state"));
-  manifest.num_boxes = json.value("boxes", int64_t{1});
-  KINORA_CHECK(manifest.num_boxes >= 1 && manifest.num_boxes <= kMostBoxes, kDamaged,
-               "boxes must be 1 to ", kMostBoxes, ", got ", manifest.num_boxes);
-  for (const Json& entry : json.at("buckets")) {
+std::vector<optim::Bucket> parse_buckets(const Json& json, int64_t num_boxes) {
+  std::vector<optim::Bucket> buckets;
+  for (const Json& entry : json) {
     optim::Bucket bucket;
     entry.at("name").get_to(bucket.name);
     entry.at("numel").get_to(bucket.numel);
+    const auto stage = entry.find("stage");
     for (const Json& slot : entry.at("tensors")) {
       optim::Slot& parsed = bucket.slots.emplace_back();
       slot.at("name").get_to(parsed.path);
@@ -204,8 +206,11 @@ Manifest parse(const Json& json) {
       slot.at("offset").get_to(parsed.offset);
       parsed.channels_last = slot.value("channels_last", false);
       parsed.is_matrix = slot.value("is_matrix", false);
+      if (stage != entry.end()) {
+        parsed.stage = stage->get<int64_t>();
+      }
       if (const auto box = slot.find("box"); box != slot.end()) {
-        parsed.box = parse_box(*box, parsed, manifest.num_boxes);
+        parsed.box = parse_box(*box, parsed, num_boxes);
       }
       KINORA_CHECK(!parsed.channels_last || parsed.shape.size() > 2, kDamaged, parsed.path,
                    " must have 3 dims or more to lie in channels_last order, got ",
@@ -216,7 +221,28 @@ Manifest parse(const Json& json) {
                    " must lie behind ", before, " in the ", bucket.numel,
                    " elements of its bucket, got ", parsed.offset);
     }
-    manifest.buckets.push_back(std::move(bucket));
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
+}
+
+Manifest parse(const Json& json) {
+  KINORA_CHECK(json.at("format") == kFormat, kDamaged, "format must be ", kFormat);
+  check_version(json);
+  const Json& version = json.at("version");
+  Manifest manifest;
+  manifest.state = parse_state(json.at("state"));
+  manifest.num_boxes = json.value("boxes", int64_t{1});
+  KINORA_CHECK(manifest.num_boxes >= 1 && manifest.num_boxes <= kMostBoxes, kDamaged,
+               "boxes must be 1 to ", kMostBoxes, ", got ", manifest.num_boxes);
+  manifest.num_stages = json.value("stages", int64_t{1});
+  KINORA_CHECK(manifest.num_stages >= 1 && manifest.num_stages <= kMostBoxes, kDamaged,
+               "stages must be 1 to ", kMostBoxes, ", got ", manifest.num_stages);
+  manifest.buckets = parse_buckets(json.at("buckets"), manifest.num_boxes);
+  for (const optim::Bucket& bucket : manifest.buckets) {
+    KINORA_CHECK(stage_of(bucket) >= 0 && stage_of(bucket) < manifest.num_stages, kDamaged,
+                 "the stage of bucket ", bucket.name, " must be one of ", manifest.num_stages,
+                 ", got ", stage_of(bucket));
   }
   for (const Json& entry : json.at("shards")) {
     manifest.shards.push_back(parse_shard(entry, version.get<int64_t>()));
@@ -224,19 +250,9 @@ Manifest parse(const Json& json) {
   return manifest;
 }
 
-}  // namespace
-
-std::string to_json(const Manifest& manifest) {
-  Json json = {{"format", kFormat},
-               {"version", kManifestVersion},
-               {"written_by", build_info().version},
-               {"state", state_json(manifest.state)},
-               {"buckets", Json::array()},
-               {"shards", shards_json(manifest.shards)}};
-  if (manifest.num_boxes > 1) {
-    json["boxes"] = manifest.num_boxes;
-  }
-  for (const optim::Bucket& bucket : manifest.buckets) {
+Json buckets_json(const std::vector<optim::Bucket>& buckets) {
+  Json json = Json::array();
+  for (const optim::Bucket& bucket : buckets) {
     Json tensors = Json::array();
     for (const optim::Slot& slot : bucket.slots) {
       Json& tensor = tensors.emplace_back(Json{
@@ -252,8 +268,29 @@ std::string to_json(const Manifest& manifest) {
             {"whole", slot.box->whole}, {"dim", slot.box->dim}, {"stretches", slot.box->stretches}};
       }
     }
-    json["buckets"].push_back(
-        {{"name", bucket.name}, {"numel", bucket.numel}, {"tensors", std::move(tensors)}});
+    Json& entry = json.emplace_back(
+        Json{{"name", bucket.name}, {"numel", bucket.numel}, {"tensors", std::move(tensors)}});
+    if (!bucket.slots.empty() && bucket.slots.front().stage) {
+      entry["stage"] = *bucket.slots.front().stage;
+    }
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const Manifest& manifest) {
+  Json json = {{"format", kFormat},
+               {"version", kManifestVersion},
+               {"written_by", build_info().version},
+               {"state", state_json(manifest.state)},
+               {"buckets", buckets_json(manifest.buckets)},
+               {"shards", shards_json(manifest.shards)}};
+  if (manifest.num_boxes > 1) {
+    json["boxes"] = manifest.num_boxes;
+  }
+  if (manifest.num_stages > 1) {
+    json["stages"] = manifest.num_stages;
   }
   return json.dump(1) + "\n";
 }
@@ -268,6 +305,14 @@ std::vector<Shard> parse_shards(const std::string& text) {
     shards.push_back(parse_shard(entry, kManifestVersion));
   }
   return shards;
+}
+
+std::string to_json(const std::vector<optim::Bucket>& buckets) {
+  return buckets_json(buckets).dump();
+}
+
+std::vector<optim::Bucket> parse_buckets(const std::string& text, int64_t num_boxes) {
+  return parse_buckets(Json::parse(text), num_boxes);
 }
 
 Manifest read_manifest(const std::filesystem::path& checkpoint) {

@@ -11,8 +11,9 @@
 namespace kinora::checkpoint {
 
 /// Version 1 had whole roles, with one checksum a file; up to 2 all weights were in C order; up
-/// to 3 masters and moments were fp32; up to 4 every parameter was whole.
-inline constexpr int64_t kManifestVersion = 5;
+/// to 3 masters and moments were fp32; up to 4 every parameter was whole; up to 5 every rank had
+/// all blocks.
+inline constexpr int64_t kManifestVersion = 6;
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// The roles of the files with TrainingState::fp8, buffers and frozen.
@@ -34,6 +35,9 @@ struct Shard {
   Part part;
   /// Where ranks divided parameters (optim::Slot::box): whose boxes.
   Part box = {};
+  /// Where they divided blocks (optim::Slot::stage): whose buckets. Those of no stage are the
+  /// first's.
+  Part stage = {};
   int64_t num_bytes = 0;
   /// io::Checksum of each chunk of the file; the last chunk may be shorter.
   int64_t chunk_bytes = 0;
@@ -47,9 +51,10 @@ struct Shard {
 /// What manifest.json says.
 struct Manifest {
   TrainingState state;  ///< without fp8, buffers and frozen
-  /// Names, sizes and slots only; of the boxes of number 0.
+  /// Names, sizes and slots only; of the boxes of number 0; of all stages.
   std::vector<optim::Bucket> buckets;
-  int64_t num_boxes = 1;  ///< ranks that divided parameters
+  int64_t num_boxes = 1;   ///< ranks that divided parameters
+  int64_t num_stages = 1;  ///< ranks that divided blocks
   std::vector<Shard> shards;
 };
 
@@ -59,6 +64,15 @@ struct Manifest {
 /// The manifest's list of shards alone, on its way between ranks.
 [[nodiscard]] std::string to_json(const std::vector<Shard>& shards);
 [[nodiscard]] std::vector<Shard> parse_shards(const std::string& text);
+
+/// Its list of buckets alone, likewise.
+[[nodiscard]] std::string to_json(const std::vector<optim::Bucket>& buckets);
+[[nodiscard]] std::vector<optim::Bucket> parse_buckets(const std::string& text, int64_t num_boxes);
+
+/// The stage of a bucket; 0 where it is of none.
+[[nodiscard]] inline int64_t stage_of(const optim::Bucket& bucket) {
+  return bucket.slots.empty() ? 0 : bucket.slots.front().stage.value_or(0);
+}
 
 /// Reads `checkpoint`/manifest.json. kDamaged, naming the file, for anything that does not fit; kIo
 /// if it cannot be read, or a newer version wrote it.

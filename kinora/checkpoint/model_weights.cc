@@ -143,7 +143,8 @@ void write_arena_weights(const std::filesystem::path& path, const LateTensors& t
                          const optim::Arena& arena, at::ScalarType type,
                          const WeightsMetadata& metadata) {
   const optim::ArenaOptions& options = arena.options();
-  if (options.sharding.group.rank() == 0 && options.tensor.rank() == 0) {
+  if (options.sharding.group.rank() == 0 && options.tensor.rank() == 0 &&
+      options.pipeline.rank() == 0) {
     write_weights(path, tensors, {.type = type, .metadata = metadata});
     return;
   }

@@ -20,8 +20,11 @@ namespace fs = std::filesystem;
 // Of a file while its checksum is computed: the processor's caches hold it.
 constexpr int64_t kReadBytes = int64_t{1} << 20;
 
-std::string file_name(const std::string& role, Part box, Part part) {
+std::string file_name(const std::string& role, Part stage, Part box, Part part) {
   std::string name = role;
+  if (stage.count > 1) {
+    name += "-stage-" + std::to_string(stage.index + 1) + "-of-" + std::to_string(stage.count);
+  }
   if (box.count > 1) {
     name += "-box-" + std::to_string(box.index + 1) + "-of-" + std::to_string(box.count);
   }
@@ -101,15 +104,17 @@ std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& w
   const Part slice =
       sharding.divides() ? Part{sharding.group.rank(), sharding.group.size()} : Part{0, 1};
   const comm::Group& tensor = arena.options().tensor;
+  const comm::Group& pipeline = arena.options().pipeline;
   const std::vector<std::string> slices = gather_texts(
-      world, std::to_string(slice.index) + " of boxes " + std::to_string(tensor.rank()));
+      world, std::to_string(slice.index) + " of boxes " + std::to_string(tensor.rank()) +
+                 " of stage " + std::to_string(pipeline.rank()));
   const std::string& mine = slices[static_cast<size_t>(world.rank())];
   const int64_t replicas = std::count(slices.begin(), slices.end(), mine);
   const int64_t replica = std::count(slices.begin(), slices.begin() + world.rank(), mine);
-  KINORA_CHECK(replicas * slice.count * tensor.size() == world.size(), kInternal,
-               "[checkpoint] each of ", slice.count, " slices of ", tensor.size(),
-               " boxes must be owned by equally many of ", world.size(), " ranks, got ", replicas,
-               " of slice ", slice.index);
+  KINORA_CHECK(replicas * slice.count * tensor.size() * pipeline.size() == world.size(), kInternal,
+               "[checkpoint] each of ", slice.count, " slices of ", tensor.size(), " boxes of ",
+               pipeline.size(), " stages must be owned by equally many of ", world.size(),
+               " ranks, got ", replicas, " of slice ", slice.index);
   const bool coded = arena.options().moments == kernels::MomentFormat::k8Bit;
   const int64_t block = coded ? kernels::kCodeBlock : 1;  // of which every part has whole ones
   const int64_t parts = slice.count * replicas;
@@ -119,13 +124,45 @@ std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& w
   return replica == 0 ? std::optional(slice) : std::nullopt;
 }
 
+std::vector<optim::Bucket> buckets_of_stages(const optim::Arena& arena, const comm::Group& world) {
+  std::vector<optim::Bucket> buckets;
+  for (const optim::Bucket& bucket : arena.buckets()) {
+    optim::Bucket named;
+    named.name = bucket.name;
+    named.numel = bucket.numel;
+    named.slots = bucket.slots;
+    buckets.push_back(std::move(named));
+  }
+  const comm::Group& pipeline = arena.options().pipeline;
+  if (pipeline.size() == 1) {
+    return buckets;
+  }
+  const std::vector<optim::Bucket> first_stage = buckets;
+  std::erase_if(
+      buckets, [](const optim::Bucket& bucket) { return !bucket.slots.front().stage.has_value(); });
+  const std::vector<std::string> texts = gather_texts(world, to_json(buckets));
+  // Rank 0 of the world is of stage 0, the pipeline is the slowest axis.
+  std::vector<optim::Bucket> all = first_stage;
+  for (int64_t stage = 1; stage < pipeline.size(); ++stage) {
+    const auto rank = static_cast<size_t>(stage * (world.size() / pipeline.size()));
+    for (optim::Bucket& bucket : parse_buckets(texts[rank], arena.options().tensor.size())) {
+      all.push_back(std::move(bucket));
+    }
+  }
+  return all;
+}
+
 std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part) {
+  const Part stage = {arena.options().pipeline.rank(), arena.options().pipeline.size()};
   std::vector<ShardFile> files;
   for (const optim::Role role : arena.state_roles()) {
     ShardFile file;
     std::vector<io::SafetensorsSpec> specs;
     int64_t size = 0;
     for (const optim::Bucket& bucket : arena.buckets()) {
+      if (stage.index > 0 && !bucket.slots.front().stage) {
+        continue;
+      }
       const int64_t size_of_part = bucket.numel / part.count;
       const int64_t begin = bucket.place_of(role, size_of_part * part.index);
       const int64_t numel = bucket.place_of(role, size_of_part * (part.index + 1)) - begin;
@@ -137,10 +174,11 @@ std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part) {
     }
     file.header = io::safetensors_header(specs);
     const Part box = {arena.options().tensor.rank(), arena.options().tensor.size()};
-    file.shard = {.file = file_name(optim::to_string(role), box, part),
+    file.shard = {.file = file_name(optim::to_string(role), stage, box, part),
                   .role = optim::to_string(role),
                   .part = part,
                   .box = box,
+                  .stage = stage,
                   .num_bytes = static_cast<int64_t>(file.header.size()) + size,
                   .chunk_bytes = kChunkBytes,
                   .checksums = {}};
@@ -180,20 +218,24 @@ void write_shards(const fs::path& folder, std::vector<ShardFile>& files, Staging
 
 namespace {
 
-/// Of the boxes of one number.
+/// Of the boxes of one number, of one stage.
 std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoint,
-                             const std::string& role, int64_t box) {
+                             const std::string& role, int64_t box, int64_t stage) {
   std::vector<Shard> shards;
   std::copy_if(manifest.shards.begin(), manifest.shards.end(), std::back_inserter(shards),
-               [&](const Shard& shard) { return shard.role == role && shard.box.index == box; });
+               [&](const Shard& shard) {
+                 return shard.role == role && shard.box.index == box && shard.stage.index == stage;
+               });
   KINORA_CHECK(!shards.empty(), kIo, "[checkpoint] ", checkpoint, " has no ", role);
   std::sort(shards.begin(), shards.end(), [](const Shard& left, const Shard& right) {
     return left.part.index < right.part.index;
   });
   const auto count = static_cast<int64_t>(shards.size());
   for (int64_t i = 0; i < count; ++i) {
-    const auto& [file, of_role, part, of_box, bytes, chunk, sums] = shards[static_cast<size_t>(i)];
-    KINORA_CHECK(part.index == i && part.count == count && of_box.count == manifest.num_boxes,
+    const auto& [file, of_role, part, of_box, of_stage, bytes, chunk, sums] =
+        shards[static_cast<size_t>(i)];
+    KINORA_CHECK(part.index == i && part.count == count && of_box.count == manifest.num_boxes &&
+                     of_stage.count == manifest.num_stages,
                  kDamaged, "[checkpoint] ", checkpoint, " must have each part of ", role,
                  " once, got ", count, " files, of which ", file, " is part ", part.index + 1,
                  " of ", part.count);
@@ -206,9 +248,11 @@ std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoin
 std::vector<Shard> shards_of(const Manifest& manifest, const fs::path& checkpoint,
                              const std::string& role) {
   std::vector<Shard> all;
-  for (int64_t box = 0; box < manifest.num_boxes; ++box) {
-    const std::vector<Shard> shards = shards_of(manifest, checkpoint, role, box);
-    all.insert(all.end(), shards.begin(), shards.end());
+  for (int64_t stage = 0; stage < manifest.num_stages; ++stage) {
+    for (int64_t box = 0; box < manifest.num_boxes; ++box) {
+      const std::vector<Shard> shards = shards_of(manifest, checkpoint, role, box, stage);
+      all.insert(all.end(), shards.begin(), shards.end());
+    }
   }
   return all;
 }
@@ -266,27 +310,44 @@ DType type_in_8_or_16_bits(optim::Role role) {
 
 RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest, optim::Role role,
                        int64_t box) {
-  const std::vector<Shard> shards = shards_of(manifest, checkpoint, optim::to_string(role), box);
+  part_begins_.resize(manifest.buckets.size());
+  types_.resize(manifest.buckets.size(), at::kFloat);
+  first_file_.resize(manifest.buckets.size());
+  for (int64_t stage = 0; stage < manifest.num_stages; ++stage) {
+    add_stage(checkpoint, manifest, role,
+              shards_of(manifest, checkpoint, optim::to_string(role), box, stage), stage);
+  }
+}
+
+void RoleReader::add_stage(const fs::path& checkpoint, const Manifest& manifest, optim::Role role,
+                           const std::vector<Shard>& shards, int64_t stage) {
   const auto count = static_cast<int64_t>(shards.size());
-  for (const optim::Bucket& bucket : manifest.buckets) {
+  const size_t first_file = files_.size();
+  std::vector<size_t> own;  // the stage's buckets
+  for (size_t b = 0; b < manifest.buckets.size(); ++b) {
+    const optim::Bucket& bucket = manifest.buckets[b];
+    if (stage_of(bucket) != stage) {
+      continue;
+    }
     KINORA_CHECK(bucket.numel % (role.elements_each() * count) == 0, kDamaged, "[checkpoint] ",
                  checkpoint, ": the ", bucket.numel, " elements of bucket ", bucket.name,
                  " do not divide into ", count, " parts");
-    std::vector<int64_t>& begins = part_begins_.emplace_back();
     for (int64_t part = 0; part <= count; ++part) {
-      begins.push_back(bucket.count_of(role, bucket.numel / count * part));
+      part_begins_[b].push_back(bucket.count_of(role, bucket.numel / count * part));
     }
-    types_.push_back(at::kFloat);
+    first_file_[b] = first_file;
+    own.push_back(b);
   }
-  for (const Shard& shard : shards) {
-    const fs::path path = checkpoint / shard.file;
+  for (size_t part = 0; part < shards.size(); ++part) {
+    const fs::path path = checkpoint / shards[part].file;
     const auto header = io::SafetensorsFile::open(path);
     File& file = files_.emplace_back();
     file.reader = std::make_unique<io::FileReader>(path);
-    for (size_t b = 0; b < manifest.buckets.size(); ++b) {
-      const int64_t numel = part_begins_[b][files_.size()] - part_begins_[b][files_.size() - 1];
+    file.offsets.resize(manifest.buckets.size());
+    for (const size_t b : own) {
+      const int64_t numel = part_begins_[b][part + 1] - part_begins_[b][part];
       const io::SafetensorsTensor* found = header.find(manifest.buckets[b].name);
-      const bool first = files_.size() == 1;
+      const bool first = part == 0;
       const bool is_known = found != nullptr && (found->dtype == DType::kF32 ||
                                                  found->dtype == type_in_8_or_16_bits(role));
       KINORA_CHECK(is_known && found->shape == std::vector<int64_t>{numel} &&
@@ -297,8 +358,7 @@ RoleReader::RoleReader(const fs::path& checkpoint, const Manifest& manifest, opt
       types_[b] = device::scalar_type(found->dtype);
       // The data end with the last tensor, and the file with the data.
       const auto& last = header.tensors().back().data;
-      file.offsets.push_back(file.reader->size() -
-                             (last.data() + last.size() - found->data.data()));
+      file.offsets[b] = file.reader->size() - (last.data() + last.size() - found->data.data());
     }
   }
 }
@@ -313,7 +373,7 @@ void RoleReader::read(size_t bucket, int64_t begin, const at::Tensor& out) const
     const int64_t first = *std::prev(next);
     const int64_t count = std::min(end, *next) - begin;
     const auto size = static_cast<size_t>(count * element);
-    const File& file = files_[static_cast<size_t>(next - begins.begin() - 1)];
+    const File& file = files_[first_file_[bucket] + static_cast<size_t>(next - begins.begin() - 1)];
     file.reader->read_at(file.offsets[bucket] + (begin - first) * element, {bytes, size});
     bytes += size;
     begin += count;

@@ -24,6 +24,11 @@ namespace kinora::checkpoint {
 /// writes it, and the others get nothing. All ranks of `world` call it.
 [[nodiscard]] std::optional<Part> part_of_rank(const optim::Arena& arena, const comm::Group& world);
 
+/// What a manifest says of the arena's buckets, and of those of other stages. All ranks of `world`
+/// call it.
+[[nodiscard]] std::vector<optim::Bucket> buckets_of_stages(const optim::Arena& arena,
+                                                           const comm::Group& world);
+
 /// A file to be written.
 struct ShardFile {
   Shard shard;                     ///< checksums empty until written
@@ -32,15 +37,16 @@ struct ShardFile {
 };
 
 /// The files of a part, over the arena's own arrays: "ema.0.safetensors", or of several parts
-/// "ema.0-00002-of-00004.safetensors", and of boxes "ema.0-box-1-of-2-00002-of-00004.safetensors".
+/// "ema.0-00002-of-00004.safetensors", of boxes "ema.0-box-1-of-2-00002-of-00004.safetensors", and
+/// of stages "ema.0-stage-1-of-2.safetensors".
 [[nodiscard]] std::vector<ShardFile> shard_files(const optim::Arena& arena, Part part);
 
 /// Writes the files into `folder`, durably, and sets their checksums. kIo.
 void write_shards(const std::filesystem::path& folder, std::vector<ShardFile>& files,
                   Staging& staging);
 
-/// The parts of a role, in order, of the boxes of all numbers one behind the other. kIo if one is
-/// missing.
+/// The parts of a role, in order, of the boxes of all numbers and of all stages one behind the
+/// other. kIo if one is missing.
 [[nodiscard]] std::vector<Shard> shards_of(const Manifest& manifest,
                                            const std::filesystem::path& checkpoint,
                                            const std::string& role);
@@ -53,7 +59,7 @@ void check_sizes(const std::filesystem::path& checkpoint, const std::vector<Shar
 void check_content(const std::filesystem::path& checkpoint, std::vector<Shard> shards, Part share,
                    Staging& staging);
 
-/// One role of a checkpoint, as an array a bucket: of the boxes of one number.
+/// One role of a checkpoint, as an array a bucket: of the boxes of one number, of all stages.
 class RoleReader {
  public:
   /// kIo for files that do not hold the manifest's buckets.
@@ -67,13 +73,17 @@ class RoleReader {
   void read(size_t bucket, int64_t begin, const at::Tensor& out) const;
 
  private:
-  /// A part of every bucket.
+  void add_stage(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                 optim::Role role, const std::vector<Shard>& shards, int64_t stage);
+
+  /// A part of every bucket of a stage.
   struct File {
     std::unique_ptr<io::FileReader> reader;
     std::vector<int64_t> offsets;  // [bucket], bytes from the file's start
   };
 
   std::vector<File> files_;
+  std::vector<size_t> first_file_;                 // [bucket]: of its stage
   std::vector<std::vector<int64_t>> part_begins_;  // [bucket][part], and the end
   std::vector<at::ScalarType> types_;              // [bucket]
 };

@@ -67,6 +67,7 @@ struct Writer::Impl {
         arena(written),
         group(world.split({all_ranks(world)})),
         part(part_of_rank(written, group)),
+        buckets(buckets_of_stages(written, group)),
         staging(written.options().device, &written),
         place(options.place) {}
 
@@ -82,6 +83,7 @@ struct Writer::Impl {
   const optim::Arena& arena;
   const comm::Group group;  // for the background alone: a group is for one thread at a time
   const std::optional<Part> part;
+  const std::vector<optim::Bucket> buckets;  // of all stages
   Staging staging;
   std::optional<SnapshotPlace> place;
   /// A file with the frozen weights, and which it is: the next checkpoint is given another name of
@@ -101,10 +103,10 @@ std::string Writer::Impl::prepare(const TrainingState& state) const {
       bytes += static_cast<int64_t>(array.nbytes());
     }
   }
-  for (const optim::Bucket& bucket : arena.buckets()) {
-    for (const optim::Role role : arena.state_roles()) {
-      bytes += static_cast<int64_t>(bucket.tensor(role).element_size()) *
-               bucket.count_of(role, bucket.numel) * arena.options().tensor.size();
+  for (const optim::Role role : arena.state_roles()) {
+    const auto element = static_cast<int64_t>(arena.buckets().front().tensor(role).element_size());
+    for (const optim::Bucket& bucket : buckets) {
+      bytes += element * bucket.count_of(role, bucket.numel) * arena.options().tensor.size();
     }
   }
   check_space(options.folder, bytes);
@@ -163,8 +165,9 @@ Shard Writer::Impl::write_frozen(const fs::path& unfinished, const TrainingState
 void Writer::Impl::commit(const fs::path& unfinished, const Job& job,
                           const std::vector<std::string>& shards) {
   Manifest manifest{.state = job.state,
-                    .buckets = arena.buckets(),
+                    .buckets = buckets,
                     .num_boxes = arena.options().tensor.size(),
+                    .num_stages = arena.options().pipeline.size(),
                     .shards = {}};
   int64_t bytes = 0;
   for (const std::string& of_rank : shards) {

@@ -101,6 +101,45 @@ struct Prepared {
   [[nodiscard]] Prepared at_time(int64_t s) const;
 };
 
+/// Consecutive blocks of a model that a pass computes, where ranks divide them (pipeline
+/// parallelism): the seam between models and parallel/pipeline.h.
+class Stage {
+ public:
+  Stage(int64_t first, int64_t end) : first_(first), end_(end) {}
+  Stage(const Stage&) = delete;
+  Stage& operator=(const Stage&) = delete;
+  virtual ~Stage() = default;
+
+  /// Blocks first(), ..., end() - 1, counted in order of use.
+  [[nodiscard]] int64_t first() const { return first_; }
+  [[nodiscard]] int64_t end() const { return end_; }
+
+  /// What the block before the first has made: of the shapes and types of `like`. Not called where
+  /// the first block is here.
+  [[nodiscard]] virtual std::vector<at::Tensor> enter(const std::vector<at::Tensor>& like) = 0;
+  /// Takes what the last block has made. Not called where the model's last block is here.
+  virtual void leave(const std::vector<at::Tensor>& streams) = 0;
+
+ private:
+  int64_t first_;
+  int64_t end_;
+};
+
+/// The stages of a model that ranks divide: how a pass without gradients goes through all of them.
+class Pipeline {
+ public:
+  Pipeline() = default;
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+  virtual ~Pipeline() = default;
+
+  /// Those that are here, in order.
+  [[nodiscard]] virtual const std::vector<std::unique_ptr<Stage>>& stages() const = 0;
+  /// What the last stage returns, on all ranks: `own` there, nothing elsewhere. `like`: of its
+  /// shape and type.
+  [[nodiscard]] virtual at::Tensor share(const at::Tensor& own, const at::Tensor& like) const = 0;
+};
+
 /// What belongs to one pass, a forward and its backward. Several passes may be in flight: forward,
 /// forward, backward, backward.
 struct Pass {
@@ -113,6 +152,8 @@ struct Pass {
   Prepared prepared{};
   /// Sampling: what the run keeps from evaluation to evaluation. Borrowed; null: nothing.
   StepCache* cache = nullptr;
+  /// The blocks that this pass computes, of models that can. Borrowed; null: all.
+  Stage* stage = nullptr;
 };
 
 /// The seam between models and everything that trains or samples them.
@@ -125,7 +166,8 @@ class Denoiser {
 
   /// x_t: float32 [B, C, H, W] (images) or [B, C, T, H, W] (video). t: float32 [B] in the
   /// schedule's unit: 0..999 for discrete schedules, [0, 1] for flows. Returns float32 of x_t's
-  /// shape, with twice the channels where the model learns the variance.
+  /// shape, with twice the channels where the model learns the variance; nothing where pass.stage
+  /// ends before the last block.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x_t, const at::Tensor& t,
                                    const Conditions& conditions, const Pass& pass = {}) {
     return predict(x_t, t, conditions, pass);

@@ -220,15 +220,15 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
   diffusion::move_to(initial.objective, device);
   divide_weights(*initial.model, tensor);
   held.buckets = initial.model->buckets();
-  initial.arena = std::make_unique<optim::Arena>(
-      initial.model->named_parameters(), initial.model->buckets(),
-      optim::ArenaOptions{.device = device,
-                          .compute_type = compute_type(recipe.precision),
-                          .seed = seed,
-                          .train = false,
-                          .ema_decays = {},
-                          .held = std::move(held),
-                          .tensor = tensor});
+  optim::ArenaOptions arena;
+  arena.device = device;
+  arena.compute_type = compute_type(recipe.precision);
+  arena.seed = seed;
+  arena.train = false;
+  arena.held = std::move(held);
+  arena.tensor = tensor;
+  initial.arena = std::make_unique<optim::Arena>(initial.model->named_parameters(),
+                                                 initial.model->buckets(), arena);
   if (initial.arena->held() != nullptr) {
     initial.model->tell_buckets(initial.arena->held()->hook());
   }

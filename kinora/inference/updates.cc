@@ -134,7 +134,9 @@ void add_updates(const FinetuneConfig& finetune, nn::Module& model) {
 
 std::vector<nn::NamedParameter> trained_parameters(nn::Module& model) {
   std::vector<nn::NamedParameter> trained = model.named_parameters();
-  std::erase_if(trained, [](const nn::NamedParameter& named) { return named.parameter->frozen; });
+  std::erase_if(trained, [](const nn::NamedParameter& named) {
+    return named.parameter->frozen || !named.parameter->is_here;
+  });
   return trained;
 }
 

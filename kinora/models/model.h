@@ -55,6 +55,14 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// Where its tokens lie from now on. kConfig where the model cannot.
   virtual void use_sequence(std::shared_ptr<const nn::Sequence> sequence);
 
+  /// What each block costs, in order of use, as shares of any sum; nothing: it cannot be divided
+  /// into stages.
+  [[nodiscard]] virtual std::vector<double> block_costs() const { return {}; }
+  /// Passes without a stage of their own go through these from now on.
+  void use_pipeline(std::shared_ptr<const diffusion::Pipeline> pipeline) {
+    pipeline_ = std::move(pipeline);
+  }
+
   /// Linears of the blocks, which the fast path can compute in fp8.
   [[nodiscard]] virtual int64_t num_fast_linears() const { return 0; }
   /// Whether passes without gradients can compute them so, too (ops::Fp8Use::kSampling).
@@ -99,6 +107,8 @@ class Model : public nn::Module, public diffusion::Denoiser {
   [[nodiscard]] const std::shared_ptr<const nn::Sequence>& shared_sequence() const {
     return sequence_;
   }
+  /// Null: all blocks are here.
+  [[nodiscard]] const diffusion::Pipeline* pipeline() const { return pipeline_.get(); }
   [[nodiscard]] bool may_overwrite() const { return may_overwrite_; }
 
  private:
@@ -106,6 +116,7 @@ class Model : public nn::Module, public diffusion::Denoiser {
   int64_t recompute_blocks_ = 0;
   ops::BucketHook hook_;
   std::shared_ptr<const nn::Sequence> sequence_ = std::make_shared<nn::Sequence>();
+  std::shared_ptr<const diffusion::Pipeline> pipeline_;
   bool may_overwrite_ = false;
 };
 

@@ -51,6 +51,11 @@ struct Parameter {
   /// Where ranks divide the layers around it, each uses it, whole, for what it has of those: the
   /// gradient is the sum over the ranks.
   bool is_partial = false;
+  /// Where ranks divide the blocks of a model (pipeline parallelism): which of them has it.
+  /// Nothing: each has it whole, and the gradient is the sum over them.
+  std::optional<int64_t> stage = {};
+  /// false: it is another rank's (`stage`), and has no memory here.
+  bool is_here = true;
 
   /// The compute copy: what forward reads. Undefined until materialised. While training a leaf that
   /// requires gradients.

@@ -29,6 +29,7 @@ struct BlockKernels::Impl {
 
   std::unique_ptr<Fp8Linears> fp8 = nullptr;  // null: none in fp8
   LowRankLinears low_rank = {};
+  std::vector<std::function<void()>>* late = nullptr;  // put_off_weight_grads()
 
   [[nodiscard]] at::Tensor empty(at::IntArrayRef shape, at::ScalarType type) const {
     return at::empty(shape, at::device(device).dtype(type));

@@ -469,8 +469,16 @@ Operand BlockKernels::gelu_backward(const at::Tensor& dout, const at::Tensor& pr
   return operand(dout, producer.number, true);
 }
 
+void BlockKernels::put_off_weight_grads(std::vector<std::function<void()>>* late) {
+  impl_->late = late;
+}
+
 void BlockKernels::weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
                                bool overwrite) {
+  if (impl_->late != nullptr) {
+    impl_->late->push_back([=, this] { weight_grad(dy, x, linear, overwrite); });
+    return;
+  }
   impl_->count(dy, linear);
   if (dy.fp8.defined()) {
     impl_->fp8->weight_grad(dy, x, linear.weight_grad, overwrite);
@@ -494,6 +502,10 @@ void BlockKernels::weight_and_bias_grad(const Operand& dy, const at::Tensor& dy_
                                         const Operand& x, const LinearWeights& linear,
                                         bool overwrite) {
   Impl& impl = *impl_;
+  if (impl.late != nullptr) {
+    impl.late->push_back([=, this] { weight_and_bias_grad(dy, dy_values, x, linear, overwrite); });
+    return;
+  }
   if (!impl.products) {
     add_column_sums(dy_values, linear.bias_grad);
     weight_grad(dy, x, linear, overwrite);

@@ -175,6 +175,9 @@ class BlockKernels {
   [[nodiscard]] Operand gelu_input_grad(const Operand& dy, const LinearWeights& linear,
                                         const at::Tensor& pre, const LinearWeights& producer,
                                         const at::Tensor& addend = {});
+  /// Products that make gradients of weights, with those of biases, are put into `late` from now
+  /// on, and wait there until somebody calls them, in order; null: they are computed. Borrowed.
+  void put_off_weight_grads(std::vector<std::function<void()>>* late);
   /// weight_grad += dy^T x; where `overwrite`, it is set.
   void weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
                    bool overwrite);

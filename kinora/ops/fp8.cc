@@ -124,7 +124,9 @@ Operand Fp8::unfilled_weight(const LinearWeights& linear) const {
 
 void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
   for (const LinearWeights& linear : linears) {
-    if (linear.number == num_linears()) {  // in the first step
+    if (linear.number >= num_linears()) {  // in the first step; what is between is not here
+      weights_.resize(static_cast<size_t>(linear.number));
+      first_parts_.resize(static_cast<size_t>(linear.number));
       weights_.push_back(unfilled_weight(linear));
       first_parts_.push_back(linear.first_part < 0 ? linear.number : linear.first_part);
     }

@@ -305,9 +305,13 @@ std::string Fp8Linears::describe() const {
   if (decisions_.empty()) {
     return text.str();
   }
-  const int64_t count = fp8_->num_linears();
+  int64_t count = 0;
   int64_t num_in_fp8 = 0;
-  for (int64_t number = 0; number < count; ++number) {
+  for (int64_t number = 0; number < fp8_->num_linears(); ++number) {
+    if (!fp8_->weight(number).fp8.defined()) {
+      continue;  // another rank's
+    }
+    ++count;
     const auto stays = [&, parts = parts_of(number)](const Decision& decision) {
       bool is_part = false;
       for (int64_t part = parts.first; part < parts.second; ++part) {

@@ -82,6 +82,18 @@ void check_options(const ArenaOptions& options) {
                  options.tensor.size(),
                  " ranks. Hint: without finetune.frozen_weights and finetune.offload");
   }
+  if (options.pipeline.size() > 1) {
+    KINORA_CHECK(!options.train || options.rule != kernels::UpdateRule::kProdigy, kConfig,
+                 "[arena] prodigy measures its distance over all parameters, but "
+                 "parallel.pipeline divides them among ",
+                 options.pipeline.size(),
+                 " ranks. Hint: another optim.rule, or parallel.pipeline=1");
+    KINORA_CHECK(!options.held.any(), kConfig,
+                 "[arena] frozen weights that are held in few bits, or offloaded, are those of all "
+                 "blocks, but parallel.pipeline divides these among ",
+                 options.pipeline.size(),
+                 " ranks. Hint: without finetune.frozen_weights and finetune.offload");
+  }
   const Sharding& sharding = options.sharding;
   KINORA_CHECK(sharding.stage >= 0 && sharding.stage <= 3, kConfig,
                "[arena] the stage of ZeRO must be 0 to 3, got ", sharding.stage);
@@ -359,6 +371,14 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     held_ = std::make_unique<HeldWeights>(parameters, options.held, options.compute_type,
                                           options.device, options.train);
   }
+  for (const auto& [path, parameter] : parameters) {
+    if (!parameter->is_here) {
+      elsewhere_[path] = {.stage = *parameter->stage,
+                          .shape = parameter->whole_shape(),
+                          .is_frozen = parameter->frozen,
+                          .fp32_island = parameter->fp32_island};
+    }
+  }
   ArenaLayout layout = held_ ? lay_out(without(parameters, *held_), without(buckets, *held_))
                              : lay_out(parameters, buckets);
   buckets_ = std::move(layout.buckets);
@@ -616,11 +636,41 @@ void Arena::materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>&
 }
 
 int64_t Arena::num_trained() const {
-  return num_elements_of(buckets_);
+  return num_elements_of(buckets_) + num_elsewhere(/*frozen=*/false);
 }
 
 int64_t Arena::num_frozen() const {
-  return num_elements_of(frozen_) + (held_ ? held_->num_elements() : 0);
+  return num_elements_of(frozen_) + num_elsewhere(/*frozen=*/true) +
+         (held_ ? held_->num_elements() : 0);
+}
+
+std::vector<std::string> Arena::frozen_paths() const {
+  std::vector<std::string> paths;
+  for (const FrozenBucket& bucket : frozen_) {
+    for (const Slot& slot : bucket.slots) {
+      paths.push_back(slot.path);
+    }
+  }
+  for (const auto& [path, parameter] : elsewhere_) {
+    if (parameter.is_frozen) {
+      paths.push_back(path);
+    }
+  }
+  std::ranges::sort(paths);
+  return paths;
+}
+
+int64_t Arena::count_elsewhere() const {
+  return std::ranges::count_if(elsewhere_,
+                               [](const auto& entry) { return !entry.second.is_frozen; });
+}
+
+int64_t Arena::num_elsewhere(bool frozen) const {
+  int64_t sum = 0;
+  for (const auto& [path, parameter] : elsewhere_) {
+    sum += parameter.is_frozen == frozen ? c10::multiply_integers(parameter.shape) : 0;
+  }
+  return sum;
 }
 
 int64_t Arena::bytes(Role role) const {
@@ -754,6 +804,29 @@ at::Tensor Arena::own_box(const std::string& path, Role role) const {
 }
 
 at::Tensor Arena::export_parameter(const std::string& path, Role role) const {
+  if (const auto found = elsewhere_.find(path); found != elsewhere_.end()) {
+    const auto& [stage, shape, is_frozen, fp32_island] = found->second;
+    at::ScalarType type = at::kFloat;
+    if (role.kind == Role::Kind::kCompute) {
+      type = type_of(fp32_island);
+    } else if (role.kind == Role::Kind::kMaster && !is_frozen && !fp32_island &&
+               options_.masters == kernels::MasterFormat::kBF16) {
+      type = at::kBFloat16;
+    }
+    at::Tensor values = at::empty(shape, at::device(options_.device).dtype(type));
+    options_.pipeline.broadcast(values, stage);
+    return values;
+  }
+  const at::Tensor own = from_boxes(path, role);
+  if (options_.pipeline.size() == 1 || (held_ && held_->contains(path)) || !slot_of(path).stage) {
+    return own;
+  }
+  at::Tensor values = own.contiguous();
+  options_.pipeline.broadcast(values, options_.pipeline.rank());
+  return values;
+}
+
+at::Tensor Arena::from_boxes(const std::string& path, Role role) const {
   const at::Tensor own = own_box(path, role);
   const std::optional<nn::Box> box =
       held_ && held_->contains(path) ? std::nullopt : slot_of(path).box;
@@ -791,6 +864,12 @@ void Arena::load_parameter(const std::string& path, const at::Tensor& value) {
   check_raw("load a parameter");
   if (held_ && held_->contains(path)) {
     return held_->load(path, value);
+  }
+  if (const auto found = elsewhere_.find(path); found != elsewhere_.end()) {
+    KINORA_CHECK(value.sizes() == at::IntArrayRef(found->second.shape), kShape, "[arena] ", path,
+                 " must have shape ", at::IntArrayRef(found->second.shape), ", got ",
+                 value.sizes());
+    return;
   }
   const Place place = find(path);
   const Slot& slot = slot_of(path);

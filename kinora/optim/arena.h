@@ -95,8 +95,9 @@ struct Slot {
   bool channels_last = false;  ///< nn::Parameter::channels_last
   /// Muon: its update takes it whole, as [shape[0], the others], and it has no exp_avg_sq.
   bool is_matrix = false;
-  std::optional<nn::Box> box = {};  ///< nn::Parameter::box
-  bool is_partial = false;          ///< nn::Parameter::is_partial
+  std::optional<nn::Box> box = {};    ///< nn::Parameter::box
+  bool is_partial = false;            ///< nn::Parameter::is_partial
+  std::optional<int64_t> stage = {};  ///< nn::Parameter::stage
 
   /// The parameter's shape where nobody divides it.
   [[nodiscard]] const std::vector<int64_t>& whole_shape() const { return box ? box->whole : shape; }
@@ -222,6 +223,9 @@ struct ArenaOptions {
   HeldOptions held = {};
   /// Ranks of which each has its box of the parameters that have one. One rank: there is none.
   comm::Group tensor = {};
+  /// Ranks of which each has the parameters of its own stage (nn::Parameter::stage), and all that
+  /// are of none.
+  comm::Group pipeline = {};
 };
 
 /// Which weights forward reads.
@@ -277,9 +281,13 @@ class Arena {
 
   [[nodiscard]] const std::vector<Bucket>& buckets() const { return buckets_; }
   [[nodiscard]] const std::vector<FrozenBucket>& frozen() const { return frozen_; }
+  /// Of the frozen parameters of all stages but those that are held(): the same order on all ranks.
+  [[nodiscard]] std::vector<std::string> frozen_paths() const;
   /// What is held otherwise than it is read, in neither of them; null: nothing.
   [[nodiscard]] HeldWeights* held() const { return held_.get(); }
   [[nodiscard]] const ArenaOptions& options() const { return options_; }
+  /// Trained parameters of other ranks' stages.
+  [[nodiscard]] int64_t count_elsewhere() const;
   /// Elements of all parameters, those that are on other ranks included, without padding.
   [[nodiscard]] int64_t num_elements() const { return num_trained() + num_frozen(); }
   [[nodiscard]] int64_t num_trained() const;
@@ -303,7 +311,8 @@ class Arena {
   [[nodiscard]] std::vector<Role> state_roles() const;
 
   /// One parameter's part of an array (no scales or factors), in its whole shape: a view, or where
-  /// ranks divide it a copy that they make together (all call it). The master and
+  /// ranks divide it, or another rank's stage has it, a copy that they make together (all call it).
+  /// The master and
   /// every average of a frozen parameter are its compute copy. kConfig for an unknown path or role.
   [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
   /// This rank's part of one trained parameter, of what its box has: a flat view, without elements
@@ -314,8 +323,9 @@ class Arena {
   };
   [[nodiscard]] Part own_part(const std::string& path, Role role) const;
   /// Sets a parameter's master and compute copy (without `train`: the compute copy) from a tensor
-  /// of its whole shape, of any floating type and device. EMAs stay; see reset_averages. Where
-  /// state is divided every rank calls it with the same tensor. kConfig, kShape.
+  /// of its whole shape, of any floating type and device; nothing to do where it is another
+  /// stage's. EMAs stay; see reset_averages. Where state is divided every rank calls it with the
+  /// same tensor. kConfig, kShape.
   void load_parameter(const std::string& path, const at::Tensor& value);
   /// Writes all compute copies from the masters: after the buckets' masters were written. Together
   /// with gather().
@@ -348,6 +358,14 @@ class Arena {
     bool is_frozen = false;
   };
 
+  /// A parameter of another rank's stage.
+  struct Elsewhere {
+    int64_t stage = 0;
+    std::vector<int64_t> shape;  // whole
+    bool is_frozen = false;
+    bool fp32_island = false;
+  };
+
   /// The buffers of one ring, each as large as the largest of its buckets.
   struct Ring {
     std::vector<at::Tensor> compute;
@@ -364,6 +382,10 @@ class Arena {
   void materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>& owners);
   [[nodiscard]] at::ScalarType type_of(bool fp32_island) const;
   [[nodiscard]] Place find(const std::string& path) const;
+  /// Elements of what other stages have.
+  [[nodiscard]] int64_t num_elsewhere(bool frozen) const;
+  /// export_parameter() of what this stage has.
+  [[nodiscard]] at::Tensor from_boxes(const std::string& path, Role role) const;
   [[nodiscard]] const Slot& slot_of(const std::string& path) const;
   /// export_parameter() of what is in this rank's box.
   [[nodiscard]] at::Tensor own_box(const std::string& path, Role role) const;
@@ -381,6 +403,7 @@ class Arena {
   std::vector<FrozenBucket> frozen_;
   std::vector<std::vector<Owner>> owners_;  // [bucket][slot]
   std::unordered_map<std::string, Place> places_;
+  std::unordered_map<std::string, Elsewhere> elsewhere_;
   std::unordered_map<std::string, Ring> rings_;
   bool is_bound_ = false;
   std::vector<at::Tensor> kept_masters_;  // [bucket], of what bind() wrote an EMA over

@@ -36,7 +36,8 @@ void add_slot(AnyBucket& bucket, const std::string& path, nn::Parameter* paramet
             .lr_factor = parameter->lr_factor,
             .channels_last = parameter->channels_last,
             .box = parameter->box,
-            .is_partial = parameter->is_partial};
+            .is_partial = parameter->is_partial,
+            .stage = parameter->stage};
   bucket.numel = slot.offset + slot.numel;
   KINORA_CHECK(bucket.numel <= kMaxNumel, kShape, "[arena] bucket ", bucket.name,
                " must have at most 2^34 elements. Hint: split it.");
@@ -85,6 +86,9 @@ ArenaLayout lay_out(const std::vector<nn::NamedParameter>& parameters,
       KINORA_CHECK(parameter->fp32_island == spec.fp32_island, kConfig, "[arena] parameter ", path,
                    parameter->fp32_island ? " is an fp32 island, bucket " : " is none, bucket ",
                    spec.name, spec.fp32_island ? " is one" : " is not");
+      if (!parameter->is_here) {
+        continue;
+      }
       if (parameter->frozen) {
         add_slot(frozen, path, parameter);
         frozen_owners.push_back(parameter);

@@ -256,6 +256,8 @@ void Optimizer::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> matrices;
   std::vector<ops::OptimizerBucket> boxes;
   std::vector<ops::OptimizerBucket> wholes;
+  std::vector<ops::OptimizerBucket> shared;
+  const bool has_stages = arena.options().pipeline.size() > 1;
   far_.clear();
   on_disk_.reset();
   for (size_t i = 0; i < arena.buckets().size(); ++i) {
@@ -280,7 +282,8 @@ void Optimizer::prepare(const Arena& arena) {
     std::vector<ops::OptimizerBucket> parts;
     for (const Stretch& stretch : stretches_of(bucket, stochastic)) {
       buckets.push_back(part_of(whole, stretch, bucket));
-      (stretch.first->box ? boxes : wholes).push_back(buckets.back());
+      const Slot& slot = *stretch.first;
+      (slot.box ? boxes : has_stages && !slot.stage ? shared : wholes).push_back(buckets.back());
       (stretch.first->is_matrix ? matrices : parts).push_back(buckets.back());
     }
     if (bucket.is_offloaded && arena.disk() != nullptr) {
@@ -306,7 +309,8 @@ void Optimizer::prepare(const Arena& arena) {
       near.insert(near.end(), parts.begin(), parts.end());
     }
   }
-  if (arena.options().tensor.size() > 1) {
+  if (has_stages || arena.options().tensor.size() > 1) {
+    shared_ = ops::BucketTable(std::move(shared), own_kernels_);
     boxes_ = ops::BucketTable(std::move(boxes), own_kernels_);
     wholes_ = ops::BucketTable(std::move(wholes), own_kernels_);
   }
@@ -320,20 +324,27 @@ void Optimizer::prepare(const Arena& arena) {
 void Optimizer::add_sum_squares(const Arena& arena) {
   const Sharding& sharding = arena.options().sharding;
   const comm::Group& tensor = arena.options().tensor;
+  const comm::Group& pipeline = arena.options().pipeline;
   const at::Tensor sum = ops::sum_squares_of(control_);
-  if (tensor.size() > 1) {  // each of its ranks has its share of what all have
+  const bool divides_model = tensor.size() > 1 || pipeline.size() > 1;
+  if (divides_model) {  // each rank has its share of what all have
+    if (pipeline.size() > 1) {
+      ops::add_sum_squares(shared_, control_);
+      sum.div_(static_cast<double>(pipeline.size()));
+    }
     ops::add_sum_squares(wholes_, control_);
     sum.div_(static_cast<double>(tensor.size()));
     ops::add_sum_squares(boxes_, control_);
   } else {
     ops::add_sum_squares(table_, control_);
   }
-  if (sharding.divides() || tensor.size() > 1) {
+  if (sharding.divides() || divides_model) {
     const at::Tensor over_ranks = sum.to(at::kFloat);  // what groups can add; the norm is fp32 too
     if (sharding.divides()) {
       sharding.group.all_reduce(over_ranks);
     }
     tensor.all_reduce(over_ranks);
+    pipeline.all_reduce(over_ranks);
     sum.copy_(over_ranks);
   }
 }

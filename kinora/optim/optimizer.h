@@ -163,8 +163,11 @@ class Optimizer {
   /// Of an arena: all buckets; those whose state is on the device; the others, by their place;
   /// Muon's matrices, which are in none of these two.
   ops::BucketTable table_;
-  ops::BucketTable boxes_;   // where ranks divide parameters: of what each has a part of,
-  ops::BucketTable wholes_;  // and of what all have
+  // Where ranks divide the model: of what each along `tensor` has a part of, of what all of them
+  // have, and of what all stages have, too.
+  ops::BucketTable boxes_;
+  ops::BucketTable wholes_;
+  ops::BucketTable shared_;
   ops::BucketTable near_;
   ops::BucketTable matrices_;
   std::vector<std::pair<size_t, ops::BucketTable>> far_;

@@ -17,7 +17,9 @@ std::vector<int64_t> bytes_of(const std::vector<nn::BucketSpec>& buckets,
                               const std::vector<nn::NamedParameter>& parameters) {
   std::unordered_map<std::string, int64_t> bytes;
   for (const auto& [path, parameter] : parameters) {
-    bytes[path] = parameter->frozen ? 0 : static_cast<int64_t>(sizeof(float)) * parameter->numel();
+    bytes[path] = parameter->frozen || !parameter->is_here
+                      ? 0
+                      : static_cast<int64_t>(sizeof(float)) * parameter->numel();
   }
   std::vector<int64_t> result;
   for (const nn::BucketSpec& bucket : buckets) {
@@ -43,24 +45,28 @@ int64_t num_groups(const Ring& ring, int64_t min_bytes) {
              : std::clamp(ring.bytes / min_bytes, std::min(kMinGroups, ring.size), ring.size);
 }
 
-/// Numbers the groups as the arena does.
-void skip_frozen(BucketGroups& groups, const std::vector<nn::NamedParameter>& parameters) {
-  std::unordered_set<std::string> frozen;
+/// Numbers the groups as the arena does, and leaves out buckets without a parameter that is trained
+/// here.
+void skip_frozen(BucketGroups& groups, const std::vector<nn::BucketSpec>& buckets,
+                 const std::vector<nn::NamedParameter>& parameters) {
+  std::unordered_set<std::string> trained;
   for (const auto& [path, parameter] : parameters) {
-    if (parameter->frozen) {
-      frozen.insert(path);
+    if (!parameter->frozen && parameter->is_here) {
+      trained.insert(path);
     }
   }
+  const auto is_trained = [&trained](const nn::BucketSpec& bucket) {
+    return std::ranges::any_of(
+        bucket.parameters, [&trained](const std::string& path) { return trained.contains(path); });
+  };
   std::vector<std::optional<size_t>> places;
   size_t next = 0;
   for (const nn::BucketSpec& group : groups.buckets) {
-    const bool is_trained =
-        std::any_of(group.parameters.begin(), group.parameters.end(),
-                    [&frozen](const std::string& path) { return !frozen.contains(path); });
-    places.push_back(is_trained ? std::optional(next++) : std::nullopt);
+    places.push_back(is_trained(group) ? std::optional(next++) : std::nullopt);
   }
-  for (std::optional<size_t>& group : groups.group_of) {
-    group = places[*group];
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    std::optional<size_t>& group = groups.group_of[i];
+    group = is_trained(buckets[i]) ? places[*group] : std::nullopt;
   }
 }
 
@@ -97,7 +103,7 @@ BucketGroups group_buckets(const std::vector<nn::BucketSpec>& buckets,
     result.group_of.emplace_back(result.buckets.size());
     result.buckets.push_back(bucket);
   }
-  skip_frozen(result, parameters);
+  skip_frozen(result, buckets, parameters);
   return result;
 }
 

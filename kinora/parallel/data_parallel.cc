@@ -88,6 +88,11 @@ void DataParallel::begin_pass(bool first, bool last) {
   }
 }
 
+void DataParallel::begin_last_backward() {
+  is_last_ = true;
+  is_reduced_.assign(is_reduced_.size(), false);
+}
+
 void DataParallel::end_pass() {
   for (size_t i = 0; i < is_reduced_.size(); ++i) {
     if (!is_reduced_[i]) {
@@ -211,6 +216,9 @@ void DataParallel::acquire(size_t bucket) {
     first_use_[bucket] = std::min(first_use_[bucket], order_.size());
     order_.push_back(bucket);
     return;
+  }
+  if (!arena_.options().sharding.divides_compute()) {
+    return;  // nothing is brought ahead of its use
   }
   KINORA_CHECK(next_in_order_ < order_.size() && order_[next_in_order_] == bucket, kInternal,
                "[data_parallel] bucket ", arena_.buckets()[bucket].name,

@@ -59,6 +59,8 @@ class DataParallel {
   void begin_step();
   /// first, last: of its step. Only the last one reduces gradients that are kept whole.
   void begin_pass(bool first, bool last);
+  /// Where all passes of a step are one, begun with last = false: before the last one's backward.
+  void begin_last_backward();
   void end_pass();
 
   /// Whether a pass may be recorded in a CUDA graph: see comm::Torus.

@@ -112,4 +112,11 @@ int64_t Mesh::data_rank() const {
   return index(Axis::kReplicate) * shape_.shard + index(Axis::kShard);
 }
 
+at::Tensor Mesh::one_of_each(const at::Tensor& by_rank) const {
+  std::vector<int64_t> shape = {shape_.pipeline, data_ranks(), -1};
+  const at::IntArrayRef rest = by_rank.sizes().slice(1);
+  shape.insert(shape.end(), rest.begin(), rest.end());
+  return by_rank.reshape(shape).select(0, 0).select(1, 0);
+}
+
 }  // namespace kinora::parallel

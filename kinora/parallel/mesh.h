@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "kinora/comm/group.h"
 
 /// Ranks as a grid: which of them work together on what.
@@ -56,9 +58,15 @@ class Mesh {
   /// This rank's place along an axis.
   [[nodiscard]] int64_t index(Axis axis) const { return group(axis).rank(); }
 
-  /// Ranks over which gradients are averaged: all but those along `tensor`, of which each has the
-  /// gradients of its own part.
-  [[nodiscard]] int64_t gradient_ranks() const { return world_.size() / shape_.tensor; }
+  /// Ranks over which gradients are averaged: all but those along `tensor` and `pipeline`, of which
+  /// each has the gradients of its own part.
+  [[nodiscard]] int64_t gradient_ranks() const {
+    return world_.size() / (shape_.tensor * shape_.pipeline);
+  }
+  /// How many ranks have each sample.
+  [[nodiscard]] int64_t ranks_of_sample() const { return world_.size() / data_ranks(); }
+  /// Of a tensor of all ranks, by rank in dim 0, that of one rank of each sample: by data rank.
+  [[nodiscard]] at::Tensor one_of_each(const at::Tensor& by_rank) const;
 
   /// Ranks that compute on different samples: replicate x shard, and this one's place.
   [[nodiscard]] int64_t data_ranks() const { return shape_.replicate * shape_.shard; }

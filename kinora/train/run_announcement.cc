@@ -24,10 +24,11 @@ void announce_model(const Run& run) {
   }
   log_info("[train] kernels: ",
            kernel_summary(run.config, trainable.kernels(), run.micro_batch, run.device));
-  if (!trainable.can_be_recorded()) {
+  if (!trainable.can_be_recorded() && run.device.is_cuda()) {
     log_info("[train] no CUDA graphs: ",
-             trainable.boosted().can_be_recorded()
-                 ? "a sequence is divided among not all ranks, or in more than one way"
+             trainable.pipeline().links != nullptr ? "ranks divide the blocks"
+             : trainable.boosted().can_be_recorded()
+                 ? "a sequence or a model is divided among not all ranks, or in more than one way"
                  : "the ranks divide the state across several hosts");
   }
   if (const std::string ranks = trainable.boosted().describe_ranks(); !ranks.empty()) {

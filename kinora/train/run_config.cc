@@ -134,6 +134,20 @@ void describe_parallel(Fields& fields, RunConfig& config) {
       "Ranks that divide the heads and the MLPs of each block (tensor parallelism): each has "
       "a part of the weights, and of what training keeps for them.",
       between(1, kMostRanks));
+  fields.add("pipeline", parallel.pp_size,
+             "Ranks that divide the blocks (pipeline parallelism): each has consecutive ones, and "
+             "sends what they make of a micro-batch to the next.",
+             between(1, kMostRanks));
+  fields.add("pipeline_chunks", parallel.pp_chunks,
+             "Stages of each rank of parallel.pipeline, so that a step's micro-batches, a multiple "
+             "of parallel.pipeline, go around the ranks as often: less waiting, more exchange.",
+             between(1, kMostRanks));
+  fields.add("pipeline_schedule", parallel.pp_schedule,
+             {{"1f1b", parallel::PipelineSchedule::k1F1B},
+              {"zero_bubble", parallel::PipelineSchedule::kZeroBubble}},
+             "Order of forward and backward passes of a pipeline: 1f1b = by turns; zero_bubble = "
+             "also, with the gradients of weights computed where a rank would wait (on the fast "
+             "path).");
   fields.add("sequence_scheme", parallel.sequence_scheme,
              {{"auto", Scheme::kAuto},
               {"ulysses", Scheme::kUlysses},
@@ -166,7 +180,6 @@ void describe_parallel(Fields& fields, RunConfig& config) {
   fields.add("reduce_each_micro_batch", parallel.reduce_each_micro_batch,
              "zero_stage 2 and 3: reduce gradients after each micro-batch, so that no rank keeps "
              "them whole; false = once a step, with the memory of whole gradients.");
-  fields.retire("pipeline", "1", "this version does not divide a model's layers");
 }
 
 void describe_lr(Fields& fields, optim::LrSchedule& lr) {
@@ -427,7 +440,21 @@ void describe(Fields& fields, RunConfig& config) {
 }
 
 int64_t RunConfig::micro_batch(int64_t data_ranks) const {
-  return micro_batch_of("train", train.global_batch, train.micro_batch, data_ranks);
+  const int64_t size = micro_batch_of("train", train.global_batch, train.micro_batch, data_ranks);
+  if (train.micro_batch > 0 || parallel.pp_size == 1) {
+    return size;
+  }
+  // Of a pipeline's micro-batches the first and the last make ranks wait: so many that these are
+  // few.
+  const int64_t wanted = 4 * parallel.pp_size;
+  int64_t best = 1;
+  for (int64_t divisor = 1; divisor <= size; ++divisor) {
+    const int64_t count = size / divisor;
+    if (size % divisor == 0 && count >= wanted && count % parallel.pp_size == 0) {
+      best = divisor;
+    }
+  }
+  return best;
 }
 
 int64_t RunConfig::image_micro_batch(int64_t data_ranks) const {

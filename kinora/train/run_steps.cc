@@ -29,7 +29,8 @@ StepSettings step_settings(const Run& run) {
           .ranks = run.mesh.gradient_ranks(),
           .device = run.device,
           .graphs = use_graphs(run.config, trainable.kernels()) && trainable.can_be_recorded(),
-          .graph_limit = graph_limit(run.config)};
+          .graph_limit = graph_limit(run.config),
+          .pipeline = trainable.pipeline()};
 }
 
 }  // namespace

@@ -70,11 +70,11 @@ void SampleGrids::draw() {
       [&](int64_t number, int64_t size) { return asked.conditions(first + number, size); },
       run_.device);
   std::vector<int64_t> shape = drawn.sizes().vec();
-  shape.insert(shape.begin(), {parts, mesh.shape().sequence * mesh.shape().tensor});
+  shape.insert(shape.begin(), mesh.world().size());
   const at::Tensor gathered = at::empty(shape, drawn.options());
   mesh.world().all_gather(gathered, drawn);
   // All ranks of a group have drawn the same.
-  const at::Tensor all = gathered.select(1, 0).flatten(0, 1);
+  const at::Tensor all = mesh.one_of_each(gathered).flatten(0, 1);
   if (!run_.writes()) {
     return;
   }

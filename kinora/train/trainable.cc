@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/inference/setup.h"
@@ -74,15 +75,39 @@ std::unique_ptr<models::Model> prepared_model(const RunConfig& config, const par
   return model;
 }
 
+/// Leaves this rank's stages of the model; null: it keeps all blocks.
+std::unique_ptr<parallel::PipelineLinks> divided_blocks(const PluginConfig& config,
+                                                        const parallel::Mesh& mesh,
+                                                        models::Model& model) {
+  const comm::Group& group = mesh.group(parallel::Axis::kPipeline);
+  KINORA_CHECK(group.size() > 1 || (config.pp_chunks == 1 &&
+                                    config.pp_schedule == parallel::PipelineSchedule::k1F1B),
+               kConfig,
+               "[pipeline] parallel.pipeline_chunks and parallel.pipeline_schedule are of a "
+               "pipeline, and parallel.pipeline is 1. Hint: parallel.pipeline=2");
+  if (group.size() == 1) {
+    return nullptr;
+  }
+  const parallel::StagePlan plan =
+      parallel::plan_stages(model.block_costs(), group.size(), config.pp_chunks);
+  parallel::divide_blocks(model, model.buckets(), plan, group.rank());
+  return std::make_unique<parallel::PipelineLinks>(group, plan);
+}
+
 }  // namespace
 
 Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::Device device,
                      uint64_t seed)
     : model_(prepared_model(config, mesh)),
+      links_(divided_blocks(config.parallel, mesh, *model_)),
+      schedule_(config.parallel.pp_schedule),
       kernels_(set_path(*model_, config, device)),
       boosted_(Booster(booster_options(config, device, seed), mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {
+  KINORA_CHECK(kernels_ != nullptr || schedule_ == parallel::PipelineSchedule::k1F1B, kConfig,
+               "[pipeline] parallel.pipeline_schedule=zero_bubble needs the fast path, on which "
+               "products can wait. Hint: model.path=fast, or parallel.pipeline_schedule=1f1b");
   if (kernels_ != nullptr && config.finetune.holds()) {
     kernels_->weights_take_turns();
   }
@@ -107,7 +132,10 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       log_info("[train] ", plan.reason);
     }
   }
-  if (mesh.shape().tensor > 1 && mesh.gradient_ranks() > 1) {
+  if (links_ != nullptr) {
+    model_->use_pipeline(std::make_shared<parallel::StagePipeline>(*links_));
+  }
+  if (links_ != nullptr || (mesh.shape().tensor > 1 && mesh.gradient_ranks() > 1)) {
     has_one_communicator_ = false;
   }
 }

@@ -5,8 +5,10 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/parallel/pipeline.h"
 #include "kinora/train/boost/booster.h"
 #include "kinora/train/run_config.h"
+#include "kinora/train/training_step.h"
 
 namespace kinora::train {
 
@@ -26,11 +28,17 @@ class Trainable {
   /// on each rank, so that they wait for each other forever (comm::Torus).
   [[nodiscard]] bool can_be_recorded() const;
 
+  [[nodiscard]] PipelineSettings pipeline() const {
+    return {.links = links_.get(), .schedule = schedule_, .kernels = kernels_.get()};
+  }
+
   [[nodiscard]] optim::Arena& arena() const { return boosted_.arena(); }
   [[nodiscard]] optim::Optimizer& optimizer() const { return boosted_.optimizer(); }
 
  private:
   std::unique_ptr<models::Model> model_;
+  std::unique_ptr<parallel::PipelineLinks> links_;
+  parallel::PipelineSchedule schedule_;
   std::shared_ptr<ops::BlockKernels> kernels_;
   Boosted boosted_;
   bool has_one_communicator_ = true;

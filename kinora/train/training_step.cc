@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <utility>
 
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
@@ -79,6 +81,9 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
                          : at::Tensor()});
   noised.place_weights = place_weights(batch.mask, x0);
   const at::Tensor prediction = denoiser_.forward(noised.x_t, noised.t, conditions, pass);
+  if (!prediction.defined()) {
+    return {.loss = {}, .t = noised.t};
+  }
   return {.loss = diffusion::loss(objective_, prediction, noised, x0), .t = noised.t};
 }
 
@@ -92,23 +97,108 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     samples[i < first_prior ? 0 : 1] += micro_batches[i].images.size(0);
   }
+  std::vector<Part> parts;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const data::Batch& batch = micro_batches[i];
     const bool is_prior = i >= first_prior;
     // Alone, all passes but the first are the same.
-    const Part part{
-        .turn = {.first = i == 0,
-                 .last = boosted_.parallel() == nullptr || i + 1 == micro_batches.size()},
-        .share = (is_prior ? prior.weight : 1.0) * static_cast<double>(batch.images.size(0)) /
-                 static_cast<double>(samples[is_prior ? 1 : 0] * settings_.ranks)};
-    const MicroBatch inputs = inputs_of(batch, step);
+    parts.push_back(
+        {.turn = {.first = i == 0,
+                  .last = boosted_.parallel() == nullptr || i + 1 == micro_batches.size()},
+         .share = (is_prior ? prior.weight : 1.0) * static_cast<double>(batch.images.size(0)) /
+                  static_cast<double>(samples[is_prior ? 1 : 0] * settings_.ranks)});
+  }
+  if (settings_.pipeline.links != nullptr) {
+    pipeline_steps(micro_batches, parts, step);
+    return boosted_.end_step();
+  }
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    const MicroBatch inputs = inputs_of(micro_batches[i], step);
     if (settings_.graphs) {
-      replay(inputs, part, step);
+      replay(inputs, parts[i], step);
     } else {
-      micro_step(inputs, part, static_cast<uint32_t>(step));
+      micro_step(inputs, parts[i], static_cast<uint32_t>(step));
     }
   }
   return boosted_.end_step();
+}
+
+void TrainingStep::pipeline_steps(const std::vector<data::Batch>& micro_batches,
+                                  const std::vector<Part>& parts, int64_t step) {
+  using Kind = parallel::PipelineAction::Kind;
+  /// A micro-batch between its forward and its backward.
+  struct Flight {
+    std::unique_ptr<parallel::StagePass> stage;
+    MicroLoss micro;
+    std::vector<std::function<void()>> late;  // gradients of weights
+  };
+  ops::BlockKernels* kernels = settings_.pipeline.kernels;
+  const bool is_late = settings_.pipeline.schedule == parallel::PipelineSchedule::kZeroBubble;
+  parallel::PipelineLinks& links = *settings_.pipeline.links;
+  const parallel::StagePlan& plan = links.plan();
+  const std::vector<parallel::PipelineAction> actions = parallel::pipeline_actions(
+      settings_.pipeline.schedule, plan, links.group().rank(), std::ssize(micro_batches));
+  const auto last_backward = std::find_if(
+      actions.rbegin(), actions.rend(),
+      [](const parallel::PipelineAction& action) { return action.kind == Kind::kBackward; });
+  std::map<std::pair<int64_t, int64_t>, Flight> flights;  // by micro-batch and the rank's stage
+  const diffusion::Pass first = boosted_.begin_pass({.first = true, .last = false});
+  for (const parallel::PipelineAction& action : actions) {
+    const auto number = static_cast<size_t>(action.micro_batch);
+    Flight& flight = flights[{action.micro_batch, action.chunk}];
+    if (action.kind == Kind::kForward) {
+      flight.stage = std::make_unique<parallel::StagePass>(
+          links, action.chunk * plan.ranks + links.group().rank());
+      const diffusion::Pass pass{.starts_step = number == 0 && action.chunk == 0,
+                                 .overwrite = number == 0 && first.overwrite,
+                                 .stage = flight.stage.get()};
+      flight.micro =
+          micro_loss(inputs_of(micro_batches[number], step), static_cast<uint32_t>(step), pass);
+      see_losses(flight.micro, micro_batches[number].images.size(0), action.chunk);
+      continue;
+    }
+    if (action.kind == Kind::kWeights) {
+      const at::NoGradGuard no_grad;
+      for (const auto& compute : flight.late) {
+        compute();
+      }
+      flights.erase({action.micro_batch, action.chunk});
+      continue;
+    }
+    if (is_late) {
+      kernels->put_off_weight_grads(&flight.late);
+    } else if (&action == &*last_backward) {
+      boosted_.begin_last_backward();
+    }
+    if (flight.stage->is_last()) {
+      boosted_.backward_of(flight.micro.loss.mean, parts[number].share);
+    } else {
+      flight.stage->backward();
+    }
+    flight.stage->send_gradients();
+    if (is_late) {
+      kernels->put_off_weight_grads(nullptr);
+      flight.stage.reset();
+      flight.micro = {};
+    } else {
+      flights.erase({action.micro_batch, action.chunk});
+    }
+  }
+  links.finish();
+  if (is_late) {
+    boosted_.begin_last_backward();
+  }
+  boosted_.end_passes();
+}
+
+void TrainingStep::see_losses(const MicroLoss& micro, int64_t samples, int64_t chunk) {
+  if (importance_ == nullptr || chunk + 1 < settings_.pipeline.links->plan().chunks()) {
+    return;
+  }
+  seen_t_.push_back(micro.t);
+  seen_loss_.push_back(micro.loss.per_sample.defined()
+                           ? micro.loss.per_sample
+                           : at::zeros({samples}, micro.t.options().dtype(at::kFloat)));
 }
 
 void TrainingStep::micro_step(const MicroBatch& batch, const Part& part,
@@ -227,7 +317,11 @@ void TrainingStep::update_importance() {
     return;
   }
   at::Tensor t = at::cat(seen_t_).to(at::kCPU, at::kLong).contiguous();
-  at::Tensor loss = at::cat(seen_loss_).to(at::kCPU, at::kFloat).contiguous();
+  at::Tensor loss = at::cat(seen_loss_).to(at::kFloat).contiguous();
+  if (settings_.pipeline.links != nullptr) {
+    settings_.pipeline.links->group().all_reduce(loss);  // the last stage's
+  }
+  loss = loss.to(at::kCPU);
   if (boosted_.parallel() != nullptr) {
     t = boosted_.parallel()->of_all_samples(t);
     loss = boosted_.parallel()->of_all_samples(loss);

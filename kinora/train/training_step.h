@@ -15,11 +15,19 @@
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/models/model_config.h"
+#include "kinora/parallel/pipeline.h"
 #include "kinora/train/boost/booster.h"
 #include "kinora/train/micro_batch.h"
 #include "kinora/train/recording_choice.h"
 
 namespace kinora::train {
+
+/// Where ranks divide the blocks. All are borrowed.
+struct PipelineSettings {
+  parallel::PipelineLinks* links = nullptr;  ///< null: all blocks are here
+  parallel::PipelineSchedule schedule = parallel::PipelineSchedule::k1F1B;
+  ops::BlockKernels* kernels = nullptr;  ///< kZeroBubble: of the fast path
+};
 
 /// What a training step computes by, besides the data.
 struct StepSettings {
@@ -34,6 +42,7 @@ struct StepSettings {
   bool graphs = false;
   /// Where shapes are many: bytes that graphs may take (RecordingChoice). None: they are few.
   std::optional<int64_t> graph_limit = {};
+  PipelineSettings pipeline = {};
 };
 
 /// Micro-batches of prior_data among those of a step.
@@ -74,7 +83,7 @@ class TrainingStep {
 
  private:
   struct MicroLoss {
-    diffusion::Loss loss;
+    diffusion::Loss loss;  // nothing where a stage ends before the last block
     at::Tensor t;
   };
   struct Recorded;
@@ -88,6 +97,12 @@ class TrainingStep {
     double share = 1.0;
     bool operator==(const Part&) const = default;
   };
+  /// Forward and backward of all micro-batches by stages, in the order of the schedule.
+  void pipeline_steps(const std::vector<data::Batch>& micro_batches, const std::vector<Part>& parts,
+                      int64_t step);
+  /// Keeps for importance sampling what a stage of a pass knows of its losses: zeros where that is
+  /// nothing.
+  void see_losses(const MicroLoss& micro, int64_t samples, int64_t chunk);
   /// Forward and backward of one micro-batch.
   void micro_step(const MicroBatch& batch, const Part& part, const ops::RandomStep& step);
   [[nodiscard]] Recorded& recorded_for(const MicroBatch& batch, const Part& part);

@@ -84,7 +84,7 @@ ValidationLoss Validation::evaluate(diffusion::Denoiser& denoiser,
   }
   // Each element is of one group, whose ranks all have it, and 0 of the others.
   mesh.world().all_reduce(mse);
-  mse.div_(static_cast<double>(mesh.shape().sequence * mesh.shape().tensor));
+  mse.div_(static_cast<double>(mesh.ranks_of_sample()));
   std::vector<double> sums(static_cast<size_t>(num_bands_), 0.0);
   std::vector<int64_t> counts(static_cast<size_t>(num_bands_), 0);
   for (int64_t i = 0; i < n; ++i) {

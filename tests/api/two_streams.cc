@@ -106,9 +106,9 @@ struct TwoStreams : BlockModel {
     return m.model(tokens / m.tokens * (m.attention(tokens) + m.mlp) + 2 * m.modulation) +
            m.captions;
   }
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
-                                   const diffusion::Pass& /*pass*/) override {
+                                   const diffusion::Pass& pass) override {
     const ModelConfig& c = config();
     const at::Tensor& lengths = conditions.text_lengths;
     const at::Tensor time = t_embedder.forward(t);
@@ -120,12 +120,19 @@ struct TwoStreams : BlockModel {
     const at::Tensor is_read =
         at::constant_pad_nd(is_word, {0, image.size(1)}, true).unsqueeze(1).unsqueeze(1);
     Tensors streams = {text.to(at::kFloat).unsqueeze(1), (image + pos_embed).unsqueeze(1)};
-    for (int64_t i = 0; i < c.transformer.depth; ++i) {
-      streams = run_block([&block = blocks[i]](const Tensors& in) { return block.forward(in); },
-                          std::move(streams), {time, is_read}, i < recompute_blocks(), hook(),
-                          block_bucket(i));
+    const auto in_turn = [&](Tensors in, int64_t first, int64_t end) {
+      for (int64_t i = first; i < end; ++i) {
+        in = run_block([&block = blocks[i]](const Tensors& all) { return block.forward(all); },
+                       std::move(in), {time, is_read}, i < recompute_blocks(), hook(),
+                       block_bucket(i));
+      }
+      return in;
+    };
+    const at::Tensor out = through_blocks(streams, num_blocks(), pass, in_turn, {});
+    if (!out.defined()) {
+      return {};
     }
-    const at::Tensor patches = final_layer.forward(streams.back(), time).squeeze(1);
+    const at::Tensor patches = final_layer.forward(out, time).squeeze(1);
     return tapped(ops::unpatchify(patches, c.height, c.width, c.transformer.patch));
   }
 

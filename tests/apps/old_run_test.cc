@@ -62,9 +62,9 @@ TEST_F(OldRunTest, HasTheWeightsThatItHad) {
 }
 
 TEST_F(OldRunTest, ARetiredKeyWithAnotherValueIsRefusedByItsName) {
-  const Outcome outcome = go_on({"parallel.pipeline=2"});
+  const Outcome outcome = go_on({"data.text_length=17"});
   EXPECT_EQ(outcome.exit_code, kUsage);
-  EXPECT_THAT(outcome.err, HasSubstr("parallel.pipeline is no more"));
+  EXPECT_THAT(outcome.err, HasSubstr("data.text_length is no more"));
 }
 
 }  // namespace old_run_test

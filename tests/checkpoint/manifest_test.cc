@@ -148,10 +148,10 @@ TEST_F(ManifestTest, OtherFormatsAndVersionsAreRefused) {
 TEST_F(ManifestTest, OfANewerVersionSaysWhoWroteIt) {
   json manifest = json::parse(to_json(example()));
   EXPECT_EQ(manifest["written_by"], build_info().version);
-  manifest = {{"format", manifest["format"]}, {"version", 6}, {"written_by", "9.1.0"}};
+  manifest = {{"format", manifest["format"]}, {"version", 7}, {"written_by", "9.1.0"}};
   const std::string message = refusal(ErrorKind::kIo, [&] { (void)read(manifest.dump()); });
-  EXPECT_THAT(message, HasSubstr("version 6 of the format was written by kinora 9.1.0; kinora " +
-                                 std::string(build_info().version) + " reads versions up to 5"));
+  EXPECT_THAT(message, HasSubstr("version 7 of the format was written by kinora 9.1.0; kinora " +
+                                 std::string(build_info().version) + " reads versions up to 6"));
 }
 
 TEST_F(ManifestTest, MomentsOfAnUnknownRuleAreNamed) {

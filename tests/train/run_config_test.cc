@@ -52,11 +52,13 @@ TEST(RunConfigTest, DumpParsesBackToTheSame) {
   EXPECT_EQ(back.train.fp8_scaling, ops::Fp8Scaling::kBlock);
 }
 
-TEST(RunConfigTest, OlderFilesMaySayThatNothingIsAPipeline) {
-  EXPECT_EQ(dump_config(parsed("parallel: {pipeline: 1, sequence: 2}")),
-            dump_config(parsed("parallel: {sequence: 2}")));
-  EXPECT_NE(refusal("parallel: {pipeline: 2}").find("parallel.pipeline is no more"),
-            std::string::npos);
+TEST(RunConfigTest, APipelineHasMicroBatchesByItself) {
+  EXPECT_EQ(parsed("train: {global_batch: 64}").micro_batch(2), 32);
+  EXPECT_EQ(parsed("train: {global_batch: 64}\nparallel: {pipeline: 2}").micro_batch(2), 4);
+  EXPECT_EQ(parsed("train: {global_batch: 12}\nparallel: {pipeline: 2}").micro_batch(), 1);
+  EXPECT_EQ(
+      parsed("train: {global_batch: 64, micro_batch: 16}\nparallel: {pipeline: 2}").micro_batch(),
+      16);
 }
 
 TEST(RunConfigTest, ConditionsAcrossKeysAreChecked) {

@@ -127,7 +127,9 @@ class TinyRun {
                .model = config.model,
                .ranks = mesh_.gradient_ranks(),
                .device = device,
-               .graphs = false}) {
+               .graphs = false,
+               .graph_limit = {},
+               .pipeline = trainable.pipeline()}) {
     diffusion::move_to(objective_, device);
     randomise_zeros(trainable.model().named_parameters(), trainable.arena());
     if (const at::Tensor null = trainable.model().null_caption(); null.defined()) {

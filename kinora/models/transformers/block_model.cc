@@ -28,6 +28,28 @@ void BlockModel::set_buckets(std::vector<nn::BucketSpec> buckets,
   buckets_ = std::move(buckets);
   linears_ = std::move(linears);
   first_block_ = std::ranges::find_if(buckets_, &nn::BucketSpec::is_block) - buckets_.begin();
+  num_blocks_ = std::ranges::count_if(buckets_, &nn::BucketSpec::is_block);
+}
+
+std::vector<double> BlockModel::block_costs() const {
+  return std::vector(static_cast<size_t>(num_blocks_), 1.0);
+}
+
+at::Tensor BlockModel::predict(const at::Tensor& x_t, const at::Tensor& t,
+                               const diffusion::Conditions& conditions,
+                               const diffusion::Pass& pass) {
+  if (pipeline() == nullptr || pass.stage != nullptr) {
+    return compute(x_t, t, conditions, pass);
+  }
+  diffusion::Pass own = pass;
+  at::Tensor last;
+  for (const std::unique_ptr<diffusion::Stage>& stage : pipeline()->stages()) {
+    own.stage = stage.get();
+    last = compute(x_t, t, conditions, own);
+  }
+  std::vector<int64_t> shape = x_t.sizes().vec();
+  shape[1] = config().out_channels();
+  return pipeline()->share(last, x_t.new_empty(shape));
 }
 
 int64_t BlockModel::num_fast_linears() const {
@@ -83,6 +105,9 @@ void BlockModel::begin_step() {
 void BlockModel::quantise_weights() const {
   for (size_t i = 0; i < linears_.size(); ++i) {
     // Weights that are divided among ranks come for a moment: what is quantised stays.
+    if (!linears_[i].front()->weight.is_here) {
+      continue;
+    }
     with_bucket(block_bucket(static_cast<int64_t>(i)), [&] {
       std::vector<ops::LinearWeights> numbered;
       for (const nn::Linear* linear : linears_[i]) {
@@ -112,6 +137,9 @@ diffusion::Prepared BlockModel::prepare(const at::Tensor& /*times*/,
 }
 
 void BlockModel::use_step_cache(const diffusion::StepCacheConfig& config) {
+  KINORA_CHECK(!config.any() || pipeline() == nullptr, kConfig,
+               "[sample] sample.cache keeps what all blocks make, and parallel.pipeline divides "
+               "them among ranks. Hint: sample.cache=none");
   cache_ = config;
   cache_use_ = {};
 }
@@ -143,7 +171,7 @@ FastPass BlockModel::fast_pass(const at::Tensor& x, int64_t tokens_a_frame,
 
 ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
                                   const diffusion::Pass& pass) const {
-  const auto num_blocks = static_cast<int64_t>(blocks.size());
+  const BlockSpan span = blocks_of(pass);
   const bool overwrites = may_overwrite() && pass.overwrite;
   if (overwrites && pass.starts_step) {
     std::vector<at::Tensor> gradients;
@@ -157,7 +185,8 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
   ops::BlockStack stack{
       .blocks = std::move(blocks),
       .recompute = level_,
-      .recomputed_blocks = recompute_blocks() * num_blocks / config().transformer.depth,
+      .recomputed_blocks = std::max<int64_t>(
+          recompute_blocks() * num_blocks_ / config().transformer.depth - span.first, 0),
       .overwrites_gradients = overwrites,
       .hook = hook()};
   if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {
@@ -171,14 +200,17 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
                      }
                    }};
   }
-  for (int64_t i = 0; i < num_blocks; ++i) {
-    stack.block_buckets.push_back(block_bucket(i));
+  for (const int64_t use : span) {
+    stack.block_buckets.push_back(block_bucket(use));
   }
   return stack;
 }
 
 at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs,
                            const diffusion::Pass& pass) const {
+  if (pass.stage != nullptr) {
+    return run_stage(std::move(stack), std::move(inputs), *pass.stage);
+  }
   if (!runs_in_pieces(pass)) {
     return run_joint(std::move(stack), std::move(inputs))[0];
   }
@@ -203,6 +235,23 @@ at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs,
                       0);
       });
   return normed(h.to(at::kFloat), inputs.vectors, inputs.vectors.size(1) / x.size(-1) - 2);
+}
+
+at::Tensor BlockModel::run_stage(ops::BlockStack stack, ops::StackInputs inputs,
+                                 diffusion::Stage& stage) const {
+  if (stage.first() > 0) {
+    inputs.x = stage.enter({inputs.x.to(compute_type())})[0];
+  }
+  stack.has_final_norm = stage.end() == num_blocks_;
+  if (!stack.has_final_norm && inputs.condition.defined()) {
+    inputs.vectors = inputs.vectors.narrow(1, 0, 0);  // the final norm's
+  }
+  const at::Tensor out = run_joint(std::move(stack), std::move(inputs))[0];
+  if (stage.end() == num_blocks_) {
+    return out;
+  }
+  stage.leave({out});
+  return {};
 }
 
 at::Tensor BlockModel::normed(const at::Tensor& x, const at::Tensor& vectors, int64_t first) {
@@ -238,6 +287,18 @@ BlockModel::Streams BlockModel::run_piece(const ops::BlockStack& stack,
 at::Tensor BlockModel::through_blocks(Streams streams, int64_t count, const diffusion::Pass& pass,
                                       const BlockRange& blocks,
                                       const std::function<at::Tensor()>& first_input) const {
+  if (pass.stage != nullptr) {
+    diffusion::Stage& stage = *pass.stage;
+    if (stage.first() > 0) {
+      streams = stage.enter(streams);
+    }
+    streams = blocks(std::move(streams), stage.first(), stage.end());
+    if (stage.end() == count) {
+      return streams[0];
+    }
+    stage.leave(streams);
+    return {};
+  }
   if (!runs_in_pieces(pass)) {
     return blocks(std::move(streams), 0, count)[0];
   }
@@ -283,7 +344,9 @@ at::Tensor BlockModel::through_plain_blocks(
 }
 
 at::ScalarType BlockModel::compute_type() const {
-  return linears_.front().front()->weight.value.scalar_type();
+  const auto here = std::ranges::find_if(
+      linears_, [](const auto& linears) { return linears.front()->weight.is_here; });
+  return here->front()->weight.value.scalar_type();
 }
 
 std::array<at::Tensor, 2> BlockModel::run_joint(ops::BlockStack stack,

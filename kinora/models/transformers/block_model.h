@@ -13,6 +13,29 @@
 
 namespace kinora::models {
 
+/// Blocks first, ..., end - 1, counted in order of use; a range of their numbers.
+struct BlockSpan {
+  int64_t first = 0;
+  int64_t end = 0;
+
+  struct Iterator {
+    int64_t use;
+    [[nodiscard]] int64_t operator*() const { return use; }
+    Iterator& operator++() {
+      ++use;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+  };
+  [[nodiscard]] int64_t size() const { return end - first; }
+};
+[[nodiscard]] inline BlockSpan::Iterator begin(BlockSpan span) {
+  return {span.first};
+}
+[[nodiscard]] inline BlockSpan::Iterator end(BlockSpan span) {
+  return {span.end};
+}
+
 /// What all transformers have in common: buckets, and a fast path on which the blocks are one stack
 /// (ops/block_stack.h), with the residual stream in the compute type and the tokens wherever a
 /// nn::Sequence has them.
@@ -32,9 +55,22 @@ class BlockModel : public Model {
   void use_step_cache(const diffusion::StepCacheConfig& config) override;
   [[nodiscard]] diffusion::StepCacheUse step_cache_use() const override { return cache_use_; }
   [[nodiscard]] std::unique_ptr<diffusion::StepCache> make_cache() override;
+  /// All alike.
+  [[nodiscard]] std::vector<double> block_costs() const override;
 
  protected:
   explicit BlockModel(const ModelConfig& config);
+
+  /// forward(), of the blocks of pass.stage.
+  [[nodiscard]] virtual at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
+                                           const diffusion::Conditions& conditions,
+                                           const diffusion::Pass& pass) = 0;
+  [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }
+  /// What a pass computes.
+  [[nodiscard]] BlockSpan blocks_of(const diffusion::Pass& pass) const {
+    return pass.stage == nullptr ? BlockSpan{0, num_blocks_}
+                                 : BlockSpan{pass.stage->first(), pass.stage->end()};
+  }
 
   /// To be called when all children are there. Those of blocks lie together, in order of use.
   /// linears: of each block, those that can compute in fp8, in order; [] = there is no fast path.
@@ -47,15 +83,15 @@ class BlockModel : public Model {
   /// frame has tokens_a_frame on all ranks.
   [[nodiscard]] FastPass fast_pass(const at::Tensor& x, int64_t tokens_a_frame,
                                    const diffusion::Pass& pass = {}) const;
-  /// All blocks of a pass, in order of use. To be called before anything adds gradients.
+  /// The blocks of a pass, in order of use. To be called before anything adds gradients.
   [[nodiscard]] ops::BlockStack stack(std::vector<ops::Block> blocks,
                                       const diffusion::Pass& pass) const;
-  /// Runs it on inputs whose x [.., C] is in any type: fp32.
+  /// Runs it on inputs whose x [.., C] is in any type: fp32. Nothing behind a stage's blocks.
   [[nodiscard]] at::Tensor run(ops::BlockStack stack, ops::StackInputs inputs,
                                const diffusion::Pass& pass) const;
 
   /// The same with two streams, both in any type: in the compute type where there is no norm. All
-  /// blocks are computed.
+  /// blocks are computed, and what they read is here.
   [[nodiscard]] std::array<at::Tensor, 2> run_joint(ops::BlockStack stack,
                                                     ops::StackInputs inputs) const;
 
@@ -63,13 +99,13 @@ class BlockModel : public Model {
   /// results of branches, the same around it.
   [[nodiscard]] std::shared_ptr<const nn::Sequence> sequence_of(const diffusion::Pass& pass) const;
 
-  // Blocks of which a step cache may leave out some.
+  // Blocks of which a step cache may leave out some, or a stage has some.
   using Streams = std::vector<at::Tensor>;
   /// Computes the blocks that are used as numbers first, ..., end - 1; behind the last one is the
   /// first stream alone.
   using BlockRange = std::function<Streams(Streams streams, int64_t first, int64_t end)>;
-  /// The first stream behind `count` blocks. first_input: the first norm of the first block, of the
-  /// first stream.
+  /// The first stream behind `count` blocks; nothing behind a stage's. first_input: the first norm
+  /// of the first block, of the first stream.
   [[nodiscard]] at::Tensor through_blocks(Streams streams, int64_t count,
                                           const diffusion::Pass& pass, const BlockRange& blocks,
                                           const std::function<at::Tensor()>& first_input) const;
@@ -102,11 +138,18 @@ class BlockModel : public Model {
   [[nodiscard]] int64_t block_bucket(int64_t use) const { return first_block_ + use; }
 
  private:
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) final;
+  /// run() of a stage's blocks.
+  [[nodiscard]] at::Tensor run_stage(ops::BlockStack stack, ops::StackInputs inputs,
+                                     diffusion::Stage& stage) const;
   [[nodiscard]] bool samples_in_fp8() const;
   void quantise_weights() const;
 
   std::vector<nn::BucketSpec> buckets_;
   int64_t first_block_ = 0;  // in buckets_
+  int64_t num_blocks_ = 0;
   std::vector<std::vector<nn::Linear*>> linears_;
   std::vector<const nn::Parameter*> outside_;  // that add up over a step: no islands, in no ring
   std::shared_ptr<ops::BlockKernels> kernels_;

@@ -63,7 +63,6 @@ void CaptionModel::to_device(const at::Device& device) {
 void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
                                      std::vector<std::vector<nn::Linear*>> linears,
                                      std::vector<const nn::CrossAttention*> readers) {
-  num_blocks_ = blocks.size();
   set_buckets(block_buckets(*this, blocks), std::move(linears));
   readers_ = std::move(readers);
 }
@@ -73,7 +72,7 @@ diffusion::Prepared CaptionModel::prepare(const at::Tensor& times,
   (void)BlockModel::prepare(times, conditions);
   const bool has_text = captions_of(config(), conditions).defined() &&
                         (!text_encoder || conditions.text_lengths.defined());
-  if (!is_fast() || !has_text) {  // forward says what is missing
+  if (!is_fast() || !has_text || pipeline() != nullptr) {  // forward says what is missing
     return {};
   }
   return {.of_times = seam_vectors_at(times, conditions), .of_texts = packed_texts(conditions)};
@@ -84,9 +83,8 @@ at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
   const int64_t num_times = times.size(0);
   const int64_t batch = captions_of(config(), conditions).size(0);
   const at::Tensor& mask = conditions.frame_mask;
-  const at::Tensor table = tables().front();
-  const int64_t columns =
-      (static_cast<int64_t>(num_blocks_) * table.size(0) + 2) * config().transformer.hidden;
+  const at::Tensor table = this->table(0);
+  const int64_t columns = (num_blocks() * table.size(0) + 2) * config().transformer.hidden;
   const int64_t rows = num_times * batch * (mask.defined() ? mask.size(1) : 1);
   if (rows * columns * static_cast<int64_t>(sizeof(float)) > diffusion::Prepared::kMaxBytes) {
     return {};
@@ -99,7 +97,7 @@ at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
       repeated.*tensor = at::cat(std::vector(static_cast<size_t>(num_times), conditions.*tensor));
     }
   }
-  return seam_vectors(time_vectors(times.repeat_interleave(batch), repeated))
+  return seam_vectors(time_vectors(times.repeat_interleave(batch), repeated), blocks_of({}))
       .view({num_times, -1, columns});
 }
 
@@ -109,7 +107,8 @@ std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& 
     return {};
   }
   std::vector<at::Tensor> texts;
-  const size_t blocks_a_reader = num_blocks_ / readers_.size();  // the first of them reads
+  const size_t blocks_a_reader =
+      static_cast<size_t>(num_blocks()) / readers_.size();  // the first of them reads
   for (size_t i = 0; i < readers_.size(); ++i) {
     with_bucket(block_bucket(static_cast<int64_t>(i * blocks_a_reader)),
                 [&] { texts.push_back(packed_text(readers_[i]->body(), text)); });
@@ -173,9 +172,16 @@ at::Tensor CaptionModel::run_plain(int64_t use, bool recompute, const at::Tensor
       inputs, recompute, hook(), block_bucket(use));
 }
 
-at::Tensor CaptionModel::seam_vectors(const TimeVectors& time) const {
+at::Tensor CaptionModel::seam_vectors(const TimeVectors& time, BlockSpan blocks) const {
+  std::vector<at::Tensor> tables;
+  for (int64_t use = blocks.first; use < blocks.end; ++use) {
+    tables.push_back(table(use));
+  }
   const at::Tensor of_blocks =
-      at::stack(tables()) + time.vectors.unsqueeze(2);  // [B, T or 1, L, n, C]
+      at::stack(tables) + time.vectors.unsqueeze(2);  // [B, T or 1, L, n, C]
+  if (blocks.end < num_blocks()) {
+    return of_blocks.flatten(2).flatten(0, 1);
+  }
   const at::Tensor last = final_layer.modulation(time.condition.of_frames());  // [B, T or 1, 2, C]
   return at::cat({of_blocks.flatten(2, 3), last}, 2).flatten(2, 3).flatten(0, 1);
 }
@@ -185,8 +191,9 @@ at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks, const at::Tens
                                   const diffusion::Conditions& conditions,
                                   const diffusion::Pass& pass) const {
   const diffusion::Prepared& prepared = pass.prepared;
-  const at::Tensor vectors =
-      prepared.of_times.defined() ? prepared.of_times : seam_vectors(time_vectors(t, conditions));
+  const at::Tensor vectors = prepared.of_times.defined()
+                                 ? prepared.of_times
+                                 : seam_vectors(time_vectors(t, conditions), blocks_of(pass));
   if (!prepared.of_texts.empty()) {
     give_texts(blocks, prepared.of_texts);
   }
@@ -197,12 +204,12 @@ at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks, const at::Tens
                        .text = prepared.of_texts.empty() ? fast_texts(conditions) : at::Tensor(),
                        .text_lengths = fast_text_lengths(conditions).to(at::kInt).contiguous()},
                       pass);
-  return to_clip(final_layer.project(h), x_t);
+  return h.defined() ? to_clip(final_layer.project(h), x_t) : at::Tensor();
 }
 
 at::Tensor CaptionModel::finish(const at::Tensor& x, const FrameCondition& condition,
                                 const at::Tensor& x_t) const {
-  return to_clip(final_layer.forward(x, condition.of_frames()), x_t);
+  return x.defined() ? to_clip(final_layer.forward(x, condition.of_frames()), x_t) : at::Tensor();
 }
 
 at::Tensor CaptionModel::to_clip(const at::Tensor& part, const at::Tensor& x_t) const {

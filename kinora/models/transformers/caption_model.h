@@ -49,8 +49,8 @@ class CaptionModel : public BlockModel {
   };
   [[nodiscard]] virtual TimeVectors time_vectors(const at::Tensor& t,
                                                  const diffusion::Conditions& conditions) const = 0;
-  /// The learned part of each block's vectors, [n, C], in order of use.
-  [[nodiscard]] virtual std::vector<at::Tensor> tables() const = 0;
+  /// The learned part of a block's vectors, [n, C]: of the one that is used as number `use`.
+  [[nodiscard]] virtual at::Tensor table(int64_t use) const = 0;
 
   /// This rank's tokens, fp32: [B, T, S', C]. positions: [1, 1, S, C].
   [[nodiscard]] at::Tensor embed(const at::Tensor& x_t, const at::Tensor& positions) const;
@@ -69,19 +69,21 @@ class CaptionModel : public BlockModel {
   using Body = std::function<at::Tensor(const at::Tensor& x, const BlockConditions& conditions)>;
   [[nodiscard]] at::Tensor run_plain(int64_t use, bool recompute, const at::Tensor& x,
                                      const BlockConditions& conditions, const Body& body) const;
-  /// All blocks and what is behind them by the fast path: as x_t.
+  /// The pass's blocks and what is behind the last by the fast path: as x_t.
   [[nodiscard]] at::Tensor run_fast(std::vector<ops::Block> blocks, const at::Tensor& x,
                                     const at::Tensor& x_t, const at::Tensor& t,
                                     const diffusion::Conditions& conditions,
                                     const diffusion::Pass& pass) const;
 
-  /// The final layer of the plain path and what is behind it: as x_t.
+  /// The final layer of the plain path and what is behind it: as x_t. Nothing behind a stage's
+  /// blocks.
   [[nodiscard]] at::Tensor finish(const at::Tensor& x, const FrameCondition& condition,
                                   const at::Tensor& x_t) const;
 
  private:
-  /// The vectors of all seams: fp32 [B (T or 1), n C].
-  [[nodiscard]] at::Tensor seam_vectors(const TimeVectors& time) const;
+  /// The vectors of the seams of these blocks, and of the last one if it is among them: fp32 [B (T
+  /// or 1), n C].
+  [[nodiscard]] at::Tensor seam_vectors(const TimeVectors& time, BlockSpan blocks) const;
   /// Those of all times, [S, B (T or 1), n C]; undefined where they take too much.
   [[nodiscard]] at::Tensor seam_vectors_at(const at::Tensor& times,
                                            const diffusion::Conditions& conditions) const;
@@ -90,7 +92,6 @@ class CaptionModel : public BlockModel {
   /// This rank's patches as x_t.
   [[nodiscard]] at::Tensor to_clip(const at::Tensor& part, const at::Tensor& x_t) const;
 
-  size_t num_blocks_ = 0;
   std::vector<const nn::CrossAttention*> readers_;
 
  protected:

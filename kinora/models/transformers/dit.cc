@@ -219,7 +219,7 @@ double DiT::macs(const ModelConfig& config) {
   return m.model(m.mlp + m.attention(m.tokens) + m.modulation);
 }
 
-at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor DiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   KINORA_CHECK(x_t.dim() == 4 && x_t.size(1) == config().in_channels &&
                    x_t.size(2) == config().height && x_t.size(3) == config().width,
@@ -246,9 +246,11 @@ at::Tensor DiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const at::Tensor h = run(fast_stack(x, pass),
                              {.x = x, .condition = c, .vectors = final_layer.modulation(c)}, pass);
-    return to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1));
+    return h.defined() ? to_image(sequence().leave(final_layer.project(h), tokens).squeeze(1))
+                       : at::Tensor();
   }
-  return tapped(to_image(sequence().leave(plain_blocks(x, c, pass), tokens).squeeze(1)));
+  const at::Tensor out = plain_blocks(x, c, pass);
+  return out.defined() ? tapped(to_image(sequence().leave(out, tokens).squeeze(1))) : at::Tensor();
 }
 
 at::Tensor DiT::condition(const at::Tensor& t, const at::Tensor& labels) const {
@@ -265,7 +267,8 @@ diffusion::Prepared DiT::prepare(const at::Tensor& times, const diffusion::Condi
   const int64_t batch = conditions.labels.size(0);
   const int64_t columns = (6 * config().transformer.depth + 2) * config().transformer.hidden;
   const int64_t rows = times.size(0) * batch;
-  if (!is_fast() || rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxBytes) {
+  if (!is_fast() || pipeline() != nullptr ||
+      rows * columns * static_cast<int64_t>(sizeof(float)) > kMaxBytes) {
     return {};
   }
   const at::Tensor c = condition(times.repeat_interleave(batch),
@@ -274,8 +277,10 @@ diffusion::Prepared DiT::prepare(const at::Tensor& times, const diffusion::Condi
                           .view({times.size(0), batch, columns})};
 }
 
-void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
-  const DiTBlockBuckets buckets = dit_block_buckets(config().transformer.depth, block);
+void DiT::call_hook(ops::BucketMoment moment, int64_t block, BlockSpan of_pass) const {
+  DiTBlockBuckets buckets = dit_block_buckets(config().transformer.depth, block);
+  buckets.opens_slab |= block == of_pass.first;
+  buckets.closes_slab |= block + 1 == of_pass.end;
   const bool forward =
       moment == ops::BucketMoment::kBeforeForward || moment == ops::BucketMoment::kAfterForward;
   const bool before =
@@ -287,11 +292,12 @@ void DiT::call_hook(ops::BucketMoment moment, int64_t block) const {
 }
 
 at::Tensor DiT::plain_block(int64_t i, at::Tensor x, const at::Tensor& c,
-                            const nn::Sequence& tokens) const {
+                            const nn::Sequence& tokens, BlockSpan of_pass) const {
   const DiTBlock& block = *blocks.items[static_cast<size_t>(i)];
   if (hook()) {
-    call_hook(ops::BucketMoment::kBeforeForward, i);
-    x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kAfterBackward, i); });
+    call_hook(ops::BucketMoment::kBeforeForward, i, of_pass);
+    x = ops::on_backward(
+        x, [this, i, of_pass] { call_hook(ops::BucketMoment::kAfterBackward, i, of_pass); });
   }
   const auto forward = [&tokens, &block,
                         count = grid_of(config()).tokens_a_frame()](const auto& in) {
@@ -300,8 +306,9 @@ at::Tensor DiT::plain_block(int64_t i, at::Tensor x, const at::Tensor& c,
   const std::vector<at::Tensor> in = {x, c};
   x = i < recompute_blocks() ? ops::recompute(forward, in) : forward(in);
   if (hook()) {
-    call_hook(ops::BucketMoment::kAfterForward, i);
-    x = ops::on_backward(x, [this, i] { call_hook(ops::BucketMoment::kBeforeBackward, i); });
+    call_hook(ops::BucketMoment::kAfterForward, i, of_pass);
+    x = ops::on_backward(
+        x, [this, i, of_pass] { call_hook(ops::BucketMoment::kBeforeBackward, i, of_pass); });
   }
   return x;
 }
@@ -312,29 +319,32 @@ at::Tensor DiT::plain_blocks(const at::Tensor& x, const at::Tensor& c,
   const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
   const at::Tensor out = through_plain_blocks(
       x, depth, pass,
-      [&](int64_t i, const at::Tensor& in) { return plain_block(i, in, c, *tokens); },
+      [&](int64_t i, const at::Tensor& in) {
+        return plain_block(i, in, c, *tokens, blocks_of(pass));
+      },
       [&] {
         at::Tensor h;
         with_bucket(dit_block_buckets(depth, 0).modulation,
                     [&] { h = blocks.items.front()->first_norm(x, c); });
         return h;
       });
-  return final_layer.forward(out, c);  // [B, 1, N, P P out]
+  return out.defined() ? final_layer.forward(out, c) : at::Tensor();  // [B, 1, N, P P out]
 }
 
 ops::BlockStack DiT::fast_stack(const at::Tensor& x, const diffusion::Pass& pass) const {
   const FastPass fast = fast_pass(x, grid_of(config()).tokens_a_frame(), pass);
   std::vector<ops::Block> stacked;
-  for (const auto& block : blocks.items) {
-    stacked.push_back(block->fast(fast, nn::Span::kFrame));
+  const BlockSpan span = blocks_of(pass);
+  for (const int64_t i : span) {
+    stacked.push_back(blocks.items[static_cast<size_t>(i)]->fast(fast, nn::Span::kFrame));
   }
   ops::BlockStack all = stack(std::move(stacked), pass);
   all.keeps_results = true;
   std::vector<ops::LinearWeights> slab;
-  for (int64_t i = 0; i < config().transformer.depth; ++i) {
+  for (const int64_t i : span) {
     const DiTBlockBuckets buckets = dit_block_buckets(config().transformer.depth, i);
     slab.push_back(blocks.items[static_cast<size_t>(i)]->modulation());
-    if (buckets.closes_slab) {
+    if (buckets.closes_slab || i + 1 == span.end) {
       for (ops::LinearWeights& merged : ops::merge_adjacent(slab)) {
         all.modulation.push_back(std::move(merged));
         all.modulation_buckets.push_back(buckets.modulation);

@@ -149,7 +149,7 @@ class DiT : public BlockModel {
 
  private:
   /// Needs labels.
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
   /// x: [B, 1, S', C], or undefined for stack_vectors().
@@ -157,8 +157,9 @@ class DiT : public BlockModel {
   [[nodiscard]] at::Tensor plain_blocks(const at::Tensor& x, const at::Tensor& c,
                                         const diffusion::Pass& pass) const;
   [[nodiscard]] at::Tensor plain_block(int64_t i, at::Tensor x, const at::Tensor& c,
-                                       const nn::Sequence& tokens) const;
-  void call_hook(ops::BucketMoment moment, int64_t block) const;
+                                       const nn::Sequence& tokens, BlockSpan of_pass) const;
+  /// of_pass: the blocks of the pass.
+  void call_hook(ops::BucketMoment moment, int64_t block, BlockSpan of_pass) const;
   [[nodiscard]] at::Tensor condition(const at::Tensor& t, const at::Tensor& labels) const;
   [[nodiscard]] at::Tensor to_image(const at::Tensor& patches) const;
 

@@ -78,12 +78,11 @@ CaptionModel::TimeVectors LatteT2V::time_vectors(const at::Tensor& t,
   return {condition, modulation_vectors(t_block, condition)};
 }
 
-std::vector<at::Tensor> LatteT2V::tables() const {
-  return in_turn(tables_of(spatial_blocks, config().transformer.depth),
-                 tables_of(temporal_blocks, config().transformer.depth));
+at::Tensor LatteT2V::table(int64_t use) const {
+  return use % 2 == 0 ? spatial_blocks[use / 2].table() : temporal_blocks[use / 2].table();
 }
 
-at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor LatteT2V::compute(const at::Tensor& x_t, const at::Tensor& t,
                              const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   check_size(x_t);
@@ -98,14 +97,16 @@ at::Tensor LatteT2V::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, tokens, pass);
     std::vector<ops::Block> stacked;
-    for (int64_t i = 0; i < config().transformer.depth; ++i) {
-      const CaptionBlock& in_space = spatial_blocks[i];
-      const TimeBlock& in_time = temporal_blocks[i];
-      stacked.push_back(
-          in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
-                                               CaptionBlock::kAttentionVectors)));
-      stacked.push_back(in_time.fast(fast));
-      if (i == 0 && time.defined()) {
+    for (const int64_t use : blocks_of(pass)) {
+      if (use % 2 == 0) {
+        const CaptionBlock& in_space = spatial_blocks[use / 2];
+        stacked.push_back(
+            in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
+                                                 CaptionBlock::kAttentionVectors)));
+        continue;
+      }
+      stacked.push_back(temporal_blocks[use / 2].fast(fast));
+      if (use == 1 && time.defined()) {
         stacked.back().offset = fast.offset(time);
       }
     }

@@ -183,6 +183,22 @@ double MMDiT::macs(const ModelConfig& config) {
   return total;
 }
 
+std::vector<double> MMDiT::block_costs() const {
+  // What one more of a kind adds.
+  const auto cost_of = [this](int64_t TransformerConfig::*depth) {
+    ModelConfig more = config();
+    ++(more.transformer.*depth);
+    return macs(more) - macs(config());
+  };
+  std::vector costs(static_cast<size_t>(config().transformer.depth),
+                    cost_of(&TransformerConfig::depth));
+  if (const auto parallel = static_cast<size_t>(config().transformer.parallel_depth);
+      parallel > 0) {
+    costs.resize(costs.size() + parallel, cost_of(&TransformerConfig::parallel_depth));
+  }
+  return costs;
+}
+
 void MMDiT::to_device(const at::Device& device) {
   BlockModel::to_device(device);
   if (text_encoder) {
@@ -300,54 +316,62 @@ at::Tensor MMDiT::plain_blocks(const Streams& streams, const at::Tensor& c,
     }
     return in;
   };
-  const at::Tensor out = through_blocks(streams, count, pass, blocks, [&] {
+  const Streams given = blocks_of(pass).first > own.depth ? Streams{at::cat(streams, 2)} : streams;
+  const at::Tensor out = through_blocks(given, count, pass, blocks, [&] {
     at::Tensor h;
     with_bucket(block_bucket(0), [&] { h = joint_blocks[0].first_norm(streams[0], c); });
     return h;
   });
-  return final_layer.forward(out, c);
+  return out.defined() ? final_layer.forward(out, c) : at::Tensor();
 }
 
 MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass) const {
-  const TransformerConfig& own = config().transformer;
+  const int64_t depth = config().transformer.depth;
   std::vector<ops::Block> blocks;
   std::vector<ops::LinearWeights> modulation;
-  for (int64_t i = 0; i < own.depth; ++i) {
-    blocks.push_back(joint_blocks[i].fast(joint));
-    for (ops::LinearWeights& slab : joint_blocks[i].modulation()) {
+  size_t joint_slabs = 0;
+  const BlockSpan span = blocks_of(pass);
+  for (const int64_t use : span) {
+    if (use >= depth) {
+      blocks.push_back(single_blocks[use - depth].fast(joint));
+      modulation.push_back(single_blocks[use - depth].slab());
+      continue;
+    }
+    blocks.push_back(joint_blocks[use].fast(joint));
+    for (ops::LinearWeights& slab : joint_blocks[use].modulation()) {
       modulation.push_back(std::move(slab));
     }
+    joint_slabs = modulation.size();
   }
-  const size_t joint_slabs = modulation.size();
-  for (int64_t i = 0; i < own.parallel_depth; ++i) {
-    blocks.push_back(single_blocks[i].fast(joint));
-    modulation.push_back(single_blocks[i].slab());
-  }
-  Stacks stacks{.joint = stack(std::move(blocks), pass), .parallel = std::nullopt};
-  ops::BlockStack& all = stacks.joint;
-  all.recomputed_blocks = recompute_blocks();
+  ops::BlockStack all = stack(std::move(blocks), pass);
+  all.recomputed_blocks = std::max<int64_t>(recompute_blocks() - span.first, 0);
   all.modulation = std::move(modulation);
   all.modulation_buckets.assign(all.modulation.size(), -1);
-  if (own.parallel_depth == 0) {
-    return stacks;
+  const int64_t num_joint = std::clamp<int64_t>(depth - span.first, 0, span.size());
+  if (num_joint == span.size()) {
+    return {.joint = std::move(all), .parallel = std::nullopt};
   }
-  ops::BlockStack& parallel = stacks.parallel.emplace(all);
+  if (num_joint == 0) {
+    return {.joint = std::nullopt, .parallel = std::move(all)};
+  }
+  Stacks stacks{.joint = all, .parallel = std::move(all)};
   const auto keep_first = [](auto& values, auto count) {
     values.erase(values.begin() + static_cast<std::ptrdiff_t>(count), values.end());
   };
   const auto drop_first = [](auto& values, auto count) {
     values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count));
   };
-  keep_first(all.blocks, own.depth);
-  keep_first(all.block_buckets, own.depth);
-  keep_first(all.modulation, joint_slabs);
-  keep_first(all.modulation_buckets, joint_slabs);
-  all.has_final_norm = false;
-  drop_first(parallel.blocks, own.depth);
-  drop_first(parallel.block_buckets, own.depth);
-  drop_first(parallel.modulation, joint_slabs);
-  drop_first(parallel.modulation_buckets, joint_slabs);
-  parallel.recomputed_blocks = std::max<int64_t>(recompute_blocks() - own.depth, 0);
+  keep_first(stacks.joint->blocks, num_joint);
+  keep_first(stacks.joint->block_buckets, num_joint);
+  keep_first(stacks.joint->modulation, joint_slabs);
+  keep_first(stacks.joint->modulation_buckets, joint_slabs);
+  stacks.joint->has_final_norm = false;
+  drop_first(stacks.parallel->blocks, num_joint);
+  drop_first(stacks.parallel->block_buckets, num_joint);
+  drop_first(stacks.parallel->modulation, joint_slabs);
+  drop_first(stacks.parallel->modulation_buckets, joint_slabs);
+  stacks.parallel->recomputed_blocks =
+      std::max<int64_t>(stacks.parallel->recomputed_blocks - num_joint, 0);
   return stacks;
 }
 
@@ -376,23 +400,40 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
         c.defined() ? all_vectors(all, c, final_layer.modulation(c)) : pass.prepared.of_times,
         tokens, pass));
   }
-  ops::StackInputs inputs{
-      .x = streams[0], .second = streams[1], .condition = c, .vectors = at::Tensor()};
+  const bool ends = blocks_of(pass).end == num_blocks();
   const at::Tensor last = c.defined() ? final_layer.modulation(c) : pass.prepared.of_times;
-  if (!all.parallel) {
-    inputs.vectors = last;
-    return final_layer.project(run(std::move(all.joint), std::move(inputs), pass));
-  }
   // Of vectors that are there, the joint blocks' come first.
-  const int64_t of_joint = c.defined() ? 0 : vector_columns(all.joint);
-  inputs.vectors = last.narrow(1, 0, of_joint);
-  const auto out = run_joint(std::move(all.joint), std::move(inputs));
-  const at::Tensor h = run(std::move(*all.parallel),
-                           {.x = at::cat({out[0], out[1]}, 2),
-                            .condition = c,
-                            .vectors = last.narrow(1, of_joint, last.size(1) - of_joint)},
-                           pass);
-  return final_layer.project(h.narrow(2, 0, tokens.own_image));
+  const int64_t of_joint = c.defined() || !all.joint ? 0 : vector_columns(*all.joint);
+  Streams own = streams;
+  if (const int64_t first = blocks_of(pass).first; first > 0) {
+    for (at::Tensor& stream : own) {
+      stream = stream.to(compute_type());
+    }
+    own = pass.stage->enter(first > config().transformer.depth ? Streams{at::cat(own, 2)} : own);
+  }
+  if (all.joint) {
+    const bool is_last = !all.parallel && ends;
+    all.joint->has_final_norm = is_last;
+    const auto out =
+        run_joint(std::move(*all.joint), {.x = own[0],
+                                          .second = own[1],
+                                          .condition = c,
+                                          .vectors = is_last ? last : last.narrow(1, 0, of_joint)});
+    own = out[1].defined() ? Streams{out[0], out[1]} : Streams{out[0]};
+  }
+  if (all.parallel) {
+    all.parallel->has_final_norm = ends;
+    own = {run_joint(std::move(*all.parallel),
+                     {.x = own.size() > 1 ? at::cat(own, 2) : own[0],
+                      .condition = c,
+                      .vectors = ends ? last.narrow(1, of_joint, last.size(1) - of_joint)
+                                      : last.narrow(1, 0, 0)})[0]};
+  }
+  if (!ends) {
+    pass.stage->leave(own);
+    return {};
+  }
+  return final_layer.project(own[0].narrow(2, 0, tokens.own_image));
 }
 
 at::Tensor MMDiT::fast_pieces(const Stacks& stacks, const Streams& streams,
@@ -410,13 +451,13 @@ at::Tensor MMDiT::fast_pieces(const Stacks& stacks, const Streams& streams,
   };
   const auto blocks = [&](Streams in, int64_t first, int64_t end) {
     if (first < depth) {
-      in = piece(stacks.joint, in, 0, first, std::min(end, depth));
+      in = piece(*stacks.joint, in, 0, first, std::min(end, depth));
     }
     if (end > depth) {
       if (first <= depth) {
         in = {at::cat(in, 2)};
       }
-      in = piece(*stacks.parallel, in, vector_columns(stacks.joint),
+      in = piece(*stacks.parallel, in, vector_columns(*stacks.joint),
                  std::max<int64_t>(first - depth, 0), end - depth);
     }
     if (end == count) {
@@ -432,9 +473,9 @@ at::Tensor MMDiT::fast_pieces(const Stacks& stacks, const Streams& streams,
 at::Tensor MMDiT::all_vectors(const Stacks& stacks, const at::Tensor& c,
                               const at::Tensor& last) const {
   if (!stacks.parallel) {
-    return stack_vectors(stacks.joint, c, last);
+    return stack_vectors(*stacks.joint, c, last);
   }
-  return at::cat({stack_vectors(stacks.joint, c, last.narrow(1, 0, 0)),
+  return at::cat({stack_vectors(*stacks.joint, c, last.narrow(1, 0, 0)),
                   stack_vectors(*stacks.parallel, c, last)},
                  1);
 }
@@ -443,7 +484,8 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) {
   (void)BlockModel::prepare(times, conditions);
   const at::Tensor captions = captions_of(config(), conditions);
-  if (!takes_fast_path() || !captions.defined() || (y_embedder && !conditions.pooled.defined())) {
+  if (!takes_fast_path() || pipeline() != nullptr || !captions.defined() ||
+      (y_embedder && !conditions.pooled.defined())) {
     return {};  // forward says what is missing
   }
   const int64_t batch = captions.size(0);
@@ -456,7 +498,7 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
     }
   }
   const Stacks all = stacks({.tokens = {.sequence = &sequence()}}, {});
-  const int64_t columns = vector_columns(all.joint) +
+  const int64_t columns = vector_columns(*all.joint) +
                           (all.parallel ? vector_columns(*all.parallel) : 0) +
                           2 * config().transformer.hidden;
   if (times.size(0) * batch * columns * static_cast<int64_t>(sizeof(float)) >
@@ -468,7 +510,7 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
               all_vectors(all, c, final_layer.modulation(c)).view({times.size(0), batch, -1})};
 }
 
-at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
@@ -497,6 +539,9 @@ at::Tensor MMDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
                           tokens, pass);
   } else {
     patches = plain_blocks(streams, condition(t, conditions), tokens, pass);
+  }
+  if (!patches.defined()) {
+    return {};
   }
   patches = sequence()
                 .leave(patches, tokens.image)

@@ -25,12 +25,13 @@ class MMDiT : public BlockModel {
   void to_device(const at::Device& device) override;
   [[nodiscard]] at::Tensor null_caption() const override;
   [[nodiscard]] at::Tensor null_vector() const override { return null_pooled; }
+  [[nodiscard]] std::vector<double> block_costs() const override;
   [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
                                             const diffusion::Conditions& conditions) override;
 
  private:
   /// Needs text, and pooled where the model has pooled_channels. x_t: [B, C, H, W], or a clip.
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
   /// Time, guidance and the caption's vector: [B, C].
@@ -53,9 +54,9 @@ class MMDiT : public BlockModel {
                                        const JointTokens& tokens,
                                        const diffusion::Pass& pass) const;
   [[nodiscard]] bool takes_fast_path() const;
-  /// The stacks of joint and of parallel blocks.
+  /// The stacks of the joint and of the parallel blocks of a pass.
   struct Stacks {
-    ops::BlockStack joint;
+    std::optional<ops::BlockStack> joint;
     std::optional<ops::BlockStack> parallel;
   };
   [[nodiscard]] Stacks stacks(const FastJoint& joint, const diffusion::Pass& pass) const;

@@ -121,11 +121,11 @@ CaptionModel::TimeVectors PixArt::time_vectors(const at::Tensor& t,
   return {condition, modulation_vectors(t_block, condition)};
 }
 
-std::vector<at::Tensor> PixArt::tables() const {
-  return tables_of(blocks, config().transformer.depth);
+at::Tensor PixArt::table(int64_t use) const {
+  return blocks[use].table();
 }
 
-at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor PixArt::compute(const at::Tensor& x_t, const at::Tensor& t,
                            const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
@@ -139,7 +139,7 @@ at::Tensor PixArt::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
     std::vector<ops::Block> stacked;
-    for (int64_t i = 0; i < config().transformer.depth; ++i) {
+    for (const int64_t i : blocks_of(pass)) {
       stacked.push_back(blocks[i].fast(fast, grid));
     }
     return run_fast(std::move(stacked), x, x_t, t, conditions, pass);

@@ -37,12 +37,12 @@ class PixArt : public CaptionModel {
  private:
   /// Needs text, and with size_conditions height and width. x_t: [B, C, H, W], or a clip of one
   /// frame.
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
   [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
                                          const diffusion::Conditions& conditions) const override;
-  [[nodiscard]] std::vector<at::Tensor> tables() const override;
+  [[nodiscard]] at::Tensor table(int64_t use) const override;
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   at::Tensor pos_embed;  // [1, S, C]

@@ -100,11 +100,11 @@ CaptionModel::TimeVectors STDiT::time_vectors(const at::Tensor& t,
   return {condition, with_gate_again(modulation_vectors(t_block, condition), 2)};
 }
 
-std::vector<at::Tensor> STDiT::tables() const {
-  return tables_of(blocks, config().transformer.depth);
+at::Tensor STDiT::table(int64_t use) const {
+  return blocks[use].table();
 }
 
-at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor STDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   check_size(x_t);
@@ -116,7 +116,7 @@ at::Tensor STDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
     std::vector<ops::Block> stacked;
-    for (int64_t i = 0; i < config().transformer.depth; ++i) {
+    for (const int64_t i : blocks_of(pass)) {
       stacked.push_back(blocks[i].fast(fast, time(i)));
     }
     return run_fast(std::move(stacked), x, x_t, t, conditions, pass);

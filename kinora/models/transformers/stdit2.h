@@ -38,12 +38,12 @@ class STDiT2 : public CaptionModel {
 
  private:
   /// Needs text, fps, height, width, num_frames.
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
   [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
                                          const diffusion::Conditions& conditions) const override;
-  [[nodiscard]] std::vector<at::Tensor> tables() const override;
+  [[nodiscard]] at::Tensor table(int64_t use) const override;
 
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys
   Modulation t_block_temp;

@@ -81,12 +81,11 @@ CaptionModel::TimeVectors STDiT3::time_vectors(const at::Tensor& t,
   return {condition, modulation_vectors(t_block, condition)};
 }
 
-std::vector<at::Tensor> STDiT3::tables() const {
-  return in_turn(tables_of(spatial_blocks, config().transformer.depth),
-                 tables_of(temporal_blocks, config().transformer.depth));
+at::Tensor STDiT3::table(int64_t use) const {
+  return use % 2 == 0 ? spatial_blocks[use / 2].table() : temporal_blocks[use / 2].table();
 }
 
-at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor STDiT3::compute(const at::Tensor& x_t, const at::Tensor& t,
                            const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
@@ -99,13 +98,16 @@ at::Tensor STDiT3::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
     std::vector<ops::Block> stacked;
-    for (int64_t i = 0; i < config().transformer.depth; ++i) {
-      const CaptionBlock& in_space = spatial_blocks[i];
-      const CaptionBlock& in_time = temporal_blocks[i];
+    for (const int64_t use : blocks_of(pass)) {
       constexpr ops::SeamNumbers kVectors = CaptionBlock::kAttentionVectors;
-      stacked.push_back(
-          in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
-                                               kVectors, angles.space)));
+      if (use % 2 == 0) {
+        const CaptionBlock& in_space = spatial_blocks[use / 2];
+        stacked.push_back(
+            in_space.fast(fast, attention_branch(fast, in_space.self_attention(), nn::Span::kFrame,
+                                                 kVectors, angles.space)));
+        continue;
+      }
+      const CaptionBlock& in_time = temporal_blocks[use / 2];
       stacked.push_back(
           in_time.fast(fast, config().transformer.window.empty()
                                  ? attention_branch(fast, in_time.self_attention(), nn::Span::kTime,

@@ -23,12 +23,12 @@ class STDiT3 : public CaptionModel {
 
  private:
   /// Needs text, fps, height, width.
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
   [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
                                          const diffusion::Conditions& conditions) const override;
-  [[nodiscard]] std::vector<at::Tensor> tables() const override;
+  [[nodiscard]] at::Tensor table(int64_t use) const override;
   /// One a frame where frames are given to embedders of their own: the null text of those.
   [[nodiscard]] at::Tensor fast_texts(const diffusion::Conditions& conditions) const override;
   [[nodiscard]] at::Tensor fast_text_lengths(

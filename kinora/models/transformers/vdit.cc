@@ -118,7 +118,7 @@ void VDiT::check_captions(int64_t batch, const diffusion::Conditions& conditions
                "[vdit] pooled must have shape [", batch, ", ", width, "], got ", pooled.sizes());
 }
 
-at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor VDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                          const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const at::Tensor pooled =
@@ -137,7 +137,7 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
     const FastPass fast = fast_pass(x, tokens, pass);
     std::vector<ops::Block> stacked;
     std::vector<ops::LinearWeights> modulation;
-    for (int64_t i = 0; i < config().transformer.depth; ++i) {
+    for (const int64_t i : blocks_of(pass)) {
       stacked.push_back(blocks[i].fast(fast, span_of(i)));
       modulation.push_back(blocks[i].modulation());
       if (i == first_block_in_time()) {
@@ -149,7 +149,7 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
     all.modulation_buckets.assign(all.modulation.size(), -1);
     const at::Tensor h =
         run(std::move(all), {.x = x, .condition = c, .vectors = final_layer.modulation(c)}, pass);
-    return to_clip(final_layer.project(h));
+    return h.defined() ? to_clip(final_layer.project(h)) : at::Tensor();
   }
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
   const auto in_time = [&](int64_t i, const at::Tensor& in) {
@@ -166,7 +166,7 @@ at::Tensor VDiT::predict(const at::Tensor& x_t, const at::Tensor& t,
             {in_time(i, in), c}, i < recompute_blocks(), hook(), block_bucket(i));
       },
       [&] { return blocks[0].first_norm(in_time(0, x), c); });
-  return to_clip(final_layer.forward(out, c));
+  return out.defined() ? to_clip(final_layer.forward(out, c)) : at::Tensor();
 }
 
 }  // namespace kinora::models

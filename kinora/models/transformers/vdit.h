@@ -43,7 +43,7 @@ class VDiT : public BlockModel {
 
  private:
   /// Needs pooled, with a text encoder tokens and text_lengths.
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
 

@@ -241,16 +241,6 @@ template <typename Block>
   return linears;
 }
 
-/// Of every block of a list, the learned part of its vectors.
-template <typename Block>
-[[nodiscard]] std::vector<at::Tensor> tables_of(const BlockList<Block>& blocks, int64_t depth) {
-  std::vector<at::Tensor> tables;
-  for (int64_t i = 0; i < depth; ++i) {
-    tables.push_back(blocks[i].table());
-  }
-  return tables;
-}
-
 /// Of every block of a list, what reads the text.
 template <typename Block>
 [[nodiscard]] std::vector<const nn::CrossAttention*> readers_of(const BlockList<Block>& blocks,

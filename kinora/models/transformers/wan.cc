@@ -236,8 +236,8 @@ CaptionModel::TimeVectors Wan::time_vectors(const at::Tensor& t,
   return {condition, modulation_vectors(t_block, condition)};
 }
 
-std::vector<at::Tensor> Wan::tables() const {
-  return tables_of(blocks, config().transformer.depth);
+at::Tensor Wan::table(int64_t use) const {
+  return blocks[use].table();
 }
 
 at::Tensor Wan::filled_text(const diffusion::Conditions& conditions) const {
@@ -273,7 +273,7 @@ at::Tensor Wan::shown(const at::Tensor& x_t, const diffusion::Conditions& condit
   return at::cat({x_t, beside}, 1);
 }
 
-at::Tensor Wan::predict(const at::Tensor& x_t, const at::Tensor& t,
+at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const TransformerConfig& own = config().transformer;

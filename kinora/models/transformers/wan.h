@@ -123,12 +123,12 @@ class Wan : public CaptionModel {
 
  private:
   /// Needs text, and beside and image_prompt where the model has them.
-  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
   [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
                                          const diffusion::Conditions& conditions) const override;
-  [[nodiscard]] std::vector<at::Tensor> tables() const override;
+  [[nodiscard]] at::Tensor table(int64_t use) const override;
   /// Captions of text_tokens states, projected: [B, text_tokens, C].
   [[nodiscard]] at::Tensor filled_text(const diffusion::Conditions& conditions) const;
   /// x_t with what is shown beside it.

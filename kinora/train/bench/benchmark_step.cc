@@ -189,7 +189,9 @@ class StepTimer::Impl {
                                       .frame_masks = config_.frame_masks,
                                       .ranks = mesh_.gradient_ranks(),
                                       .device = device_,
-                                      .graphs = graphs_});
+                                      .graphs = graphs_,
+                                      .graph_limit = {},
+                                      .pipeline = trainable_->pipeline()});
     stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, nullptr, kBenchmarkSeed, device_);
   }
 

@@ -15,6 +15,7 @@
 #include "kinora/inference/setup.h"
 #include "kinora/optim/held_weights.h"
 #include "kinora/parallel/bucket_groups.h"
+#include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/train/boost/torch_module.h"
@@ -29,6 +30,11 @@ void check_possible(const Boostable& model, const BoosterOptions& options, int s
   KINORA_CHECK(!divides_weights || model.tells_reads(), kConfig,
                "[booster] zero3 brings weights together just before they are read, and a "
                "torch::nn::Module does not say when. Hint: zero2, which divides all else");
+  KINORA_CHECK(mesh.shape().pipeline == 1 || stage <= 1 ||
+                   (stage == 2 && !options.plugin_config.reduce_each_micro_batch),
+               kConfig, "[booster] parallel.zero_stage ", stage,
+               " reduces gradients after each micro-batch, and parallel.pipeline has several under "
+               "way. Hint: parallel.zero_stage=1");
   const bool holds = options.frozen_weights.has_value() || options.frozen_offload > 0.0;
   KINORA_CHECK(!holds || model.tells_reads(), kConfig,
                "[booster] frozen_weights and frozen_offload bring weights just before they are "
@@ -69,9 +75,9 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   schedule_.validate();
   const at::Device device = inference::choose_device(options.device);
   const bool groups = mesh_.gradient_ranks() > 1 && model_->tells_reads();
-  const parallel::BucketGroups buckets =
-      parallel::group_buckets(model_->buckets(), model_->module().named_parameters(),
-                              groups ? options.plugin_config.bucket_mib << 20 : 0);
+  const parallel::BucketGroups buckets = parallel::group_buckets(
+      model_->buckets(), model_->module().named_parameters(),
+      groups && options.plugin_config.pp_chunks == 1 ? options.plugin_config.bucket_mib << 20 : 0);
   arena_ = std::make_unique<optim::Arena>(
       model_->module().named_parameters(), buckets.buckets,
       optim::ArenaOptions{
@@ -91,7 +97,8 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .held = {.format = options.frozen_weights,
                    .offload = options.frozen_offload,
                    .buckets = model_->buckets()},
-          .tensor = mesh_.group(parallel::Axis::kTensor)});
+          .tensor = mesh_.group(parallel::Axis::kTensor),
+          .pipeline = mesh_.group(parallel::Axis::kPipeline)});
   optimizer_ =
       std::make_unique<optim::Optimizer>(with_clipping(optimizer, options.grad_clip), *arena_,
                                          own_optimizer(options.optimizer_kernel, device));
@@ -224,6 +231,10 @@ void Boosted::begin_step() {
   if (parallel_ != nullptr) {
     parallel_->begin_step();
   }
+  if (const comm::Group& pipeline = arena_->options().pipeline;
+      pipeline.size() > 1 && model_->magnitudes().defined()) {
+    pipeline.all_reduce(model_->magnitudes(), comm::Reduction::kMax);  // as checkpoints keep them
+  }
   model_->begin_step();
   loss_.zero_();
 }
@@ -238,14 +249,28 @@ diffusion::Pass Boosted::begin_pass(Turn turn) {
 }
 
 void Boosted::end_pass(const at::Tensor& loss, double share) {
+  backward_of(loss, share);
+  end_passes();
+}
+
+void Boosted::backward_of(const at::Tensor& loss, double share) {
   // Without dims the product is fp32, which holds the loss scale of fp16.
   const at::Tensor scalar = loss.dim() == 0 ? loss : loss.reshape({});
   torch::autograd::backward({scalar * (optimizer_->loss_scale() * share)}, {});
+  loss_.add_(scalar.detach(), share);
+}
+
+void Boosted::begin_last_backward() {
+  if (parallel_ != nullptr) {
+    parallel_->begin_last_backward();
+  }
+}
+
+void Boosted::end_passes() {
   model_->end_pass();
   if (parallel_ != nullptr) {
     parallel_->end_pass();
   }
-  loss_.add_(scalar.detach(), share);
 }
 
 at::Tensor Boosted::end_step() {
@@ -254,6 +279,10 @@ at::Tensor Boosted::end_step() {
   }
   if (arena_->options().tensor.size() > 1) {
     parallel::add_partial_gradients(*arena_);
+  }
+  if (const comm::Group& pipeline = arena_->options().pipeline; pipeline.size() > 1) {
+    pipeline.all_reduce(loss_);  // the last stage's
+    parallel::add_shared_gradients(*arena_);
   }
   return loss_;
 }
@@ -280,18 +309,24 @@ std::string Boosted::describe_ranks() const {
   const optim::Sharding& sharding = arena_->options().sharding;
   const parallel::MeshShape& shape = mesh_.shape();
   std::ostringstream text;
-  const int64_t together = shape.sequence * shape.tensor;
+  const int64_t together = shape.sequence * shape.tensor * shape.pipeline;
   if (together == 1) {
     text << mesh_.data_ranks() << " ranks, each with its own samples; ";
   } else {
     text << mesh_.data_ranks() << (mesh_.data_ranks() == 1 ? " group of " : " groups of ")
          << together << " ranks, which divide ";
+    std::vector<std::string> parts;
     if (shape.sequence > 1) {
-      text << "each sample of their group";
-      text << (shape.tensor > 1 ? " among " + std::to_string(shape.sequence) + " and " : "");
+      parts.push_back("each sample among " + std::to_string(shape.sequence));
     }
     if (shape.tensor > 1) {
-      text << "heads and MLPs among " << shape.tensor;
+      parts.push_back("heads and MLPs among " + std::to_string(shape.tensor));
+    }
+    if (shape.pipeline > 1) {
+      parts.push_back("blocks among " + std::to_string(shape.pipeline));
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      text << (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") << parts[i];
     }
     text << "; ";
   }
@@ -330,6 +365,11 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& o
                "[booster] tp_size must be 1 for a torch::nn::Module, whose linears nobody divides, "
                "got ",
                mesh_.shape().tensor, ". Hint: leave tp_size out, and all ranks take other samples");
+  KINORA_CHECK(mesh_.shape().pipeline == 1, kConfig,
+               "[booster] pp_size must be 1 for a torch::nn::Module, which has no list of blocks "
+               "that ranks could divide, got ",
+               mesh_.shape().pipeline,
+               ". Hint: leave pp_size out, and all ranks take other samples");
   return boost(torch_module(model), optimizer, schedule);
 }
 

@@ -84,6 +84,12 @@ class Boosted {
   diffusion::Pass begin_pass(Turn turn);
   /// Backward of `share` times the loss, which ends the pass; adds that much to the step's loss.
   void end_pass(const at::Tensor& loss, double share);
+  // Of a pipeline all passes of a step are one, begun as {.first = true, .last = false}, with a
+  // backward for each; end_passes() ends it.
+  void backward_of(const at::Tensor& loss, double share);
+  /// Before the last backward.
+  void begin_last_backward();
+  void end_passes();
   /// After the last pass: the step's loss over all ranks, fp32, no dims, on the device; the same
   /// tensor each time.
   at::Tensor end_step();

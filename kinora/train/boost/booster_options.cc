@@ -8,7 +8,11 @@
 namespace kinora::train {
 
 parallel::MeshShape PluginConfig::mesh() const {
-  return {.replicate = replicate, .shard = shard, .sequence = sp_size, .tensor = tp_size};
+  return {.pipeline = pp_size,
+          .replicate = replicate,
+          .shard = shard,
+          .sequence = sp_size,
+          .tensor = tp_size};
 }
 
 int zero_stage(const std::string& plugin, const PluginConfig& config) {

@@ -9,6 +9,7 @@
 #include "kinora/kernels/weight_codes.h"
 #include "kinora/ops/kernel_options.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence_plan.h"
 
 namespace kinora::train {
@@ -22,6 +23,9 @@ struct PluginConfig {
   int64_t shard = 0;      ///< ranks that divide it; 0: those that remain
   int64_t sp_size = 1;    ///< ranks that divide a sequence; of Kinora's own models alone
   int64_t tp_size = 1;    ///< ranks that divide a model's linears; likewise
+  int64_t pp_size = 1;    ///< ranks that divide a model's blocks into stages; likewise
+  int64_t pp_chunks = 1;  ///< stages of each of these
+  parallel::PipelineSchedule pp_schedule = parallel::PipelineSchedule::k1F1B;
   parallel::SequenceScheme sequence_scheme = parallel::SequenceScheme::kAuto;
   /// Gradients travel and are summed in this type: fp32, or bf16 for half the bytes.
   Precision reduce_type = Precision::kFp32;

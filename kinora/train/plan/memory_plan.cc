@@ -267,8 +267,14 @@ class Planner {
                                    .model = config_.model,
                                    .frame_masks = config_.frame_masks,
                                    .ranks = ranks,
-                                   .device = at::kMeta});
-    const int64_t passes = std::min<int64_t>(plan_.passes, 2);
+                                   .device = at::kMeta,
+                                   .graphs = false,
+                                   .graph_limit = {},
+                                   .pipeline = trainable.pipeline()});
+    // Of a pipeline so many are under way.
+    const int64_t together = 2 * config_.parallel.pp_size * config_.parallel.pp_chunks;
+    const int64_t passes =
+        std::min<int64_t>(plan_.passes, config_.parallel.pp_size > 1 ? together : 2);
     int64_t live = 0;
     int64_t kept = 0;
     for (const PlannedBatch& planned : planned_batches(config_, plan_.micro_batch)) {

@@ -23,6 +23,7 @@ struct Candidate {
   int64_t division = 1;  // of the samples of a rank: micro-batches
   int64_t sequence = 1;
   int64_t tensor = 1;
+  int64_t pipeline = 1;
   double offload = 0.0;
   RunConfig config;
   std::vector<std::string> overrides;
@@ -40,7 +41,8 @@ struct Candidate {
   /// Whether this one cannot fit if `other` does not.
   [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
     return stage <= other.stage && recompute <= other.recompute && division <= other.division &&
-           sequence <= other.sequence && tensor <= other.tensor && offload <= other.offload;
+           sequence <= other.sequence && tensor <= other.tensor && pipeline == other.pipeline &&
+           offload <= other.offload;
   }
 };
 
@@ -50,6 +52,7 @@ constexpr size_t kRecomputes = 3 + kQuarters;
 constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
 constexpr int64_t kMostTensor = 8;
+constexpr int64_t kMostPipeline = 16;
 constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
 
 /// Of what takes the most: the weights that are not trained, else the optimizer's state.
@@ -153,7 +156,9 @@ class Search {
   void add_all() {
     const int first = target_.ranks > 1 ? 0 : zero_stage(config_.plugin, config_.parallel);
     const int last = target_.ranks > 1 ? 3 : first;
-    const int64_t units = parallel::divisible(*models::make_model(config_.model)).units;
+    const std::unique_ptr<models::Model> model = models::make_model(config_.model);
+    const int64_t units = parallel::divisible(*model).units;
+    const auto blocks = std::ssize(model->block_costs());
     for (int64_t tensor = 1; tensor <= std::min(target_.ranks, kMostTensor); tensor *= 2) {
       if (tensor > 1 && (units % tensor != 0 || units == 0)) {
         continue;
@@ -163,12 +168,21 @@ class Search {
             (sequence > 1 && !config_.model.is_video())) {
           continue;
         }
-        for (int stage = first; stage <= last; ++stage) {
-          add_settings({.stage = stage,
-                        .sequence = sequence,
-                        .tensor = tensor,
-                        .config = config_,
-                        .overrides = {}});
+        for (int64_t pipeline = 1;
+             pipeline == 1 ||
+             pipeline <= std::min({target_.ranks / (sequence * tensor), blocks, kMostPipeline});
+             pipeline *= 2) {
+          if (target_.ranks % (sequence * tensor * pipeline) != 0) {
+            continue;
+          }
+          for (int stage = first; stage <= (pipeline > 1 ? std::min(last, 1) : last); ++stage) {
+            add_settings({.stage = stage,
+                          .sequence = sequence,
+                          .tensor = tensor,
+                          .pipeline = pipeline,
+                          .config = config_,
+                          .overrides = {}});
+          }
         }
       }
     }
@@ -177,6 +191,9 @@ class Search {
   void add_settings(Candidate candidate) {
     for (size_t recompute = 0; recompute < kRecomputes; ++recompute) {
       for (const double offload : kOffload) {
+        if (candidate.pipeline > 1 && offload != offload_of(config_)) {
+          continue;
+        }
         candidate.recompute = recompute;
         candidate.offload = offload;
         add_divisions(candidate);
@@ -185,7 +202,8 @@ class Search {
   }
 
   void add_divisions(const Candidate& candidate) {
-    const int64_t data_ranks = target_.ranks / (candidate.sequence * candidate.tensor);
+    const int64_t data_ranks =
+        target_.ranks / (candidate.sequence * candidate.tensor * candidate.pipeline);
     const bool is_other = candidate.offload != offload_of(config_);
     if (is_other && target_.device != c10::DeviceType::CUDA) {
       return;
@@ -224,6 +242,14 @@ class Search {
       config.parallel.tp_size = candidate.tensor;
       set("parallel.tensor", std::to_string(candidate.tensor));
     }
+    if (config_.parallel.pp_size != candidate.pipeline) {
+      config.parallel.pp_size = candidate.pipeline;
+      set("parallel.pipeline", std::to_string(candidate.pipeline));
+      if (candidate.pipeline == 1) {
+        config.parallel.pp_chunks = 1;
+        config.parallel.pp_schedule = parallel::PipelineSchedule::k1F1B;
+      }
+    }
     const std::string recompute =
         recompute_text(candidate.recompute, models::shape_of(config_.model).blocks);
     if (config_.train.recompute != recompute) {
@@ -236,7 +262,9 @@ class Search {
       set(freezes ? "finetune.offload" : "optim.offload", human_number(candidate.offload, 2));
     }
     const int64_t now = config_.train.micro_batch;
-    if ((now > 0 ? now : micro_batch * division) != micro_batch) {
+    const int64_t data_ranks =
+        target_.ranks / (candidate.sequence * candidate.tensor * candidate.pipeline);
+    if ((now > 0 ? now : config.micro_batch(data_ranks)) != micro_batch) {
       config.train.micro_batch = micro_batch;
       set("train.micro_batch", std::to_string(micro_batch));
     }

@@ -85,9 +85,12 @@ std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_
 
 StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
     : gpu_(gpu), shares_(bucket_costs(config, 1.0)) {
+  double in_blocks = 0.0;
   for (const BucketCost& bucket : shares_) {
     parameters_ += bucket.gradient_bytes / kGradientBytes;
+    in_blocks += bucket.forward_s > 0.0 ? bucket.gradient_bytes / kGradientBytes : 0.0;
   }
+  block_share_ = in_blocks / parameters_;
   divisible_share_ = parallel::divisible(*models::make_model(config.model)).share;
   if (config.optim.rule == kernels::UpdateRule::kMuon) {
     matrix_macs_ = optim::orthogonalise_macs(models::make_model(config.model)->named_parameters());
@@ -102,7 +105,10 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   }
   const parallel::MeshShape mesh = parallel::resolved(config.parallel.mesh(), ranks);
   // What a rank has of the model, where ranks divide it.
-  const double part = 1.0 - divisible_share_ + divisible_share_ / static_cast<double>(mesh.tensor);
+  const double of_linears =
+      1.0 - divisible_share_ + divisible_share_ / static_cast<double>(mesh.tensor);
+  const auto stages = static_cast<double>(mesh.pipeline);
+  const double part = of_linears * (1.0 - block_share_ + block_share_ / stages);
   const double parameters = parameters_ * part;
   const int64_t data_ranks = mesh.replicate * mesh.shard;
   const int64_t micro_batch = config.micro_batch(data_ranks);
@@ -117,9 +123,16 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   // A multiply-accumulate is two operations. Backward has as many as forward for gradients of
   // inputs, and again for those of weights, of which low-rank updates have next to none.
   const double parts = config.finetune.lora.any() ? 2.0 : 3.0;
-  const double forward_s = 2.0 * part * models::forward_macs(config.model) * own_samples / reached *
-                           (1.0 - fp8_share + fp8_share / kFp8Gain);
-  const double micro_step_s = forward_s * (parts + 3.0 * (recompute_factor(config) - 1.0));
+  const double forward_s = 2.0 * of_linears / stages * models::forward_macs(config.model) *
+                           own_samples / reached * (1.0 - fp8_share + fp8_share / kFp8Gain);
+  const int64_t passes = config.train.global_batch / data_ranks / micro_batch;
+  // The first and the last micro-batches of a pipeline make ranks wait (parallel/pipeline.h); a
+  // third as long where the gradients of weights are computed meanwhile. What travels is hidden.
+  const bool is_late = config.parallel.pp_schedule == parallel::PipelineSchedule::kZeroBubble;
+  const double waits =
+      (stages - 1.0) / static_cast<double>(passes * config.parallel.pp_chunks * (is_late ? 3 : 1));
+  const double micro_step_s =
+      (1.0 + waits) * forward_s * (parts + 3.0 * (recompute_factor(config) - 1.0));
   // The gradient read and zeroed, weight, moments and averages read and written, fp32 unless the
   // recipe says otherwise; and the copy for forward. What lies in the host's memory comes and goes
   // over the link, both ways at once, while the next forward goes on.
@@ -136,7 +149,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double update_bytes =
       8.0 + direction_bytes + 2.0 * (moments + averages) + (has_masters ? 8.0 + 2.0 : 4.0);
   const double offload = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload : 0.0;
-  const int64_t same_part = ranks / mesh.tensor;
+  const int64_t same_part = ranks / (mesh.tensor * mesh.pipeline);
   const double owned =
       parameters /
       static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? same_part : 1);
@@ -157,7 +170,6 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
                                                      : 0.0;
   const double wait_s =
       std::max(0.0, fetch_s - forward_s) + std::max(0.0, fetch_s - (micro_step_s - forward_s));
-  const int64_t passes = config.train.global_batch / data_ranks / micro_batch;
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +
@@ -174,7 +186,8 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
     constexpr int64_t kGpusOfAHost = 8;
     constexpr double kLatency = 20e-6;
     constexpr double kAcross = 50e9;
-    const int64_t a_host = std::max<int64_t>(std::gcd(ranks, kGpusOfAHost) / mesh.tensor, 1);
+    const int64_t a_host =
+        std::max<int64_t>(std::gcd(ranks / mesh.pipeline, kGpusOfAHost) / mesh.tensor, 1);
     const Cluster cluster{.ranks_per_node = a_host,
                           .nodes = same_part / a_host,
                           .inside = {kLatency, gpu_.link_bytes_per_s},

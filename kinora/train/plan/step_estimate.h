@@ -36,6 +36,7 @@ class StepEstimate {
   std::vector<BucketCost> shares_;  // of a micro-step of one second
   double parameters_ = 0.0;
   double divisible_share_ = 0.0;  // of them (parallel/tensor.h)
+  double block_share_ = 0.0;      // of them: what a pipeline's ranks divide
   double matrix_macs_ = 0.0;      // of muon, a step
 };
 

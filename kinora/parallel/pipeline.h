@@ -1,0 +1,154 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kinora/comm/group.h"
+#include "kinora/diffusion/denoiser.h"
+#include "kinora/nn/module.h"
+#include "kinora/nn/plan.h"
+#include "kinora/optim/arena.h"
+
+/// Pipeline parallelism: each rank of a group has some of a model's consecutive blocks, a stage,
+/// and sends what these make of a micro-batch to the next. What is not in blocks (embedders, the
+/// last layer) every rank has, and computes conditions from, so that streams of tokens alone
+/// travel.
+namespace kinora::parallel {
+
+/// In which order a rank computes the micro-batches of a step.
+enum class PipelineSchedule : uint8_t {
+  /// Narayanan et al. 2021 ("Efficient large-scale language model training on GPU clusters"),
+  /// sections 2.2.1 and, with several stages a rank, 2.2.2.
+  k1F1B,
+  /// ZB-H1 of Qi et al. 2023 ("Zero bubble pipeline parallelism"), section 2.3: the gradients of
+  /// weights are computed when a rank would wait.
+  kZeroBubble,
+};
+
+/// Which blocks are where: those of stage s are begins[s], ..., begins[s + 1] - 1, in order of use,
+/// and on rank s % ranks.
+struct StagePlan {
+  int64_t ranks = 1;
+  std::vector<int64_t> begins = {0};
+
+  [[nodiscard]] int64_t num_stages() const { return std::ssize(begins) - 1; }
+  /// Stages of each rank.
+  [[nodiscard]] int64_t chunks() const { return num_stages() / ranks; }
+  [[nodiscard]] int64_t rank_of(int64_t stage) const { return stage % ranks; }
+  [[nodiscard]] int64_t stage_of_block(int64_t use) const;
+};
+
+/// The division of blocks of these costs into ranks * chunks stages whose dearest costs least.
+/// kConfig where there are fewer blocks.
+[[nodiscard]] StagePlan plan_stages(const std::vector<double>& costs, int64_t ranks,
+                                    int64_t chunks);
+
+/// A piece of work: of micro-batch number `micro_batch`, by the rank's stage number `chunk`.
+struct PipelineAction {
+  enum class Kind : uint8_t {
+    kForward,
+    kBackward,  ///< of kZeroBubble: of what travels alone
+    kWeights,   ///< kZeroBubble: the gradients of weights
+  };
+  Kind kind = Kind::kForward;
+  int64_t micro_batch = 0;
+  int64_t chunk = 0;
+
+  bool operator==(const PipelineAction&) const = default;
+};
+
+/// What `rank` of plan.ranks does, in order. kConfig where the schedule is not for so many
+/// micro-batches, or stages a rank.
+[[nodiscard]] std::vector<PipelineAction> pipeline_actions(PipelineSchedule schedule,
+                                                           const StagePlan& plan, int64_t rank,
+                                                           int64_t micro_batches);
+
+/// Says of each parameter in whose stage it lies, before parameters have memory. buckets: the
+/// model's.
+void divide_blocks(nn::Module& model, const std::vector<nn::BucketSpec>& buckets,
+                   const StagePlan& plan, int64_t rank);
+
+/// What travels between stages. Those of a rank to its neighbours, and back, each have a group of
+/// their own: a send may wait for its receive, and nothing else must wait for that.
+class PipelineLinks {
+ public:
+  /// All ranks of the group call it.
+  PipelineLinks(const comm::Group& group, StagePlan plan);
+
+  [[nodiscard]] const StagePlan& plan() const { return plan_; }
+  [[nodiscard]] const comm::Group& group() const { return group_; }
+
+  using Streams = std::vector<at::Tensor>;
+  /// From the stage before `stage`: of the shapes and types of `like`.
+  [[nodiscard]] Streams receive_streams(int64_t stage, const Streams& like);
+  /// To the stage behind it.
+  void send_streams(int64_t stage, const Streams& streams);
+  /// From the stage behind `stage`, of what was sent to it.
+  [[nodiscard]] Streams receive_gradients(int64_t stage, const Streams& like);
+  /// To the stage before it.
+  void send_gradients(int64_t stage, const Streams& gradients);
+  /// Waits for what was sent.
+  void finish();
+
+ private:
+  /// Between `stage` and the next.
+  [[nodiscard]] const comm::Group& link(bool of_gradients, int64_t stage) const;
+  void send(const comm::Group& link, const Streams& tensors, int64_t rank);
+
+  comm::Group group_;
+  StagePlan plan_;
+  std::array<comm::Group, 4> links_;  // streams, gradients; and both of the way around
+  std::deque<std::pair<comm::Work, at::Tensor>> sent_;
+};
+
+/// A stage's blocks in one pass: receives what they read, sends what they make, and keeps both ends
+/// of the pass for its backward.
+class StagePass : public diffusion::Stage {
+ public:
+  /// Borrows the links.
+  StagePass(PipelineLinks& links, int64_t stage);
+
+  [[nodiscard]] std::vector<at::Tensor> enter(const std::vector<at::Tensor>& like) override;
+  void leave(const std::vector<at::Tensor>& streams) override;
+
+  /// Whether the model's last block is here: then backward begins with a loss.
+  [[nodiscard]] bool is_last() const;
+  /// Backward from what the next stage sends; not of the last stage.
+  void backward();
+  /// Sends the gradients of what was received; when backward has run.
+  void send_gradients();
+
+ private:
+  PipelineLinks& links_;
+  int64_t stage_;
+  std::vector<at::Tensor> received_;  // leaves
+  std::vector<at::Tensor> made_;      // with their graph
+};
+
+/// The stages of this rank, for passes without gradients.
+class StagePipeline : public diffusion::Pipeline {
+ public:
+  /// Borrows the links.
+  explicit StagePipeline(PipelineLinks& links);
+
+  [[nodiscard]] const std::vector<std::unique_ptr<diffusion::Stage>>& stages() const override {
+    return stages_;
+  }
+  [[nodiscard]] at::Tensor share(const at::Tensor& own, const at::Tensor& like) const override;
+
+ private:
+  PipelineLinks& links_;
+  std::vector<std::unique_ptr<diffusion::Stage>> stages_;
+};
+
+/// Sums over the ranks of `arena.options().pipeline` the gradients of what each of them has: of a
+/// step, when other ranks' samples are in them. Each rank has the same slices of these.
+void add_shared_gradients(const optim::Arena& arena);
+
+}  // namespace kinora::parallel
