@@ -10,6 +10,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
+#include <sched.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -371,3 +373,14 @@ std::unique_ptr<HostTransport> make_gloo(const Membership& membership) {
 }
 
 }  // namespace kinora::comm
+
+/// Stands in for the C library's, which Gloo's thread calls. As long as another thread of its rank
+/// holds the connection that has something to be read, that thread asks again without a pause; and
+/// where all processors are taken, the other may be waiting for just this one. So who asks lets
+/// those go first who wait.
+extern "C" __attribute__((visibility("default"))) int epoll_wait(int descriptor,
+                                                                 epoll_event* events, int most,
+                                                                 int timeout) {
+  ::sched_yield();
+  return ::epoll_pwait(descriptor, events, most, timeout, nullptr);
+}

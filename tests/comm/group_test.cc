@@ -3,9 +3,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include <filesystem>
 
 #include "kinora/comm/board.h"
 #include "kinora/comm/rendezvous.h"
@@ -50,6 +53,14 @@ TEST(GroupTest, OfOneCopiesAndCountsNothing) {
   EXPECT_EQ(group.traffic(Operation::kAllGather).calls, 0);
   EXPECT_EQ(group.split({{0}}).size(), 1);
   EXPECT_EQ(connect(World{}, at::kCPU).size(), 1);
+}
+
+// Gloo's thread, in libtorch, calls it by name.
+TEST(GroupTest, PollsOfLibrariesAreThoseOfTheProgram) {
+  Dl_info info{};
+  ASSERT_NE(::dladdr(::dlsym(RTLD_DEFAULT, "epoll_wait"), &info), 0);
+  EXPECT_EQ(std::filesystem::canonical(info.dli_fname),
+            std::filesystem::canonical("/proc/self/exe"));
 }
 
 TEST(GroupTest, RefusesUnsuitableArguments) {
