@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <set>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,35 +49,41 @@ std::vector<Layout> pairwise_cover() {
     all = std::move(next);
   }
   std::erase_if(all, [](const Layout& layout) { return !is_possible(layout); });
-  using Pair = std::array<size_t, 4>;
-  const auto pairs_of = [](const Layout& layout) {
-    std::vector<Pair> pairs;
-    for (size_t i = 0; i < layout.size(); ++i) {
-      for (size_t j = i + 1; j < layout.size(); ++j) {
-        pairs.push_back({i, layout[i], j, layout[j]});
+  // Values of all choices have numbers one after the other, and so have pairs of them.
+  constexpr size_t kValues = std::accumulate(kCounts.begin(), kCounts.end(), size_t{0});
+  std::vector<std::vector<size_t>> pairs;
+  std::vector<bool> is_open(kValues * kValues);
+  for (const Layout& layout : all) {
+    std::vector<size_t>& own = pairs.emplace_back();
+    size_t before_i = 0;
+    for (size_t i = 0; i < layout.size(); before_i += kCounts[i++]) {
+      size_t before_j = 0;
+      for (size_t j = 0; j < i; before_j += kCounts[j++]) {
+        own.push_back((before_i + layout[i]) * kValues + before_j + layout[j]);
+        is_open[own.back()] = true;
       }
     }
-    return pairs;
-  };
-  std::set<Pair> open;
-  for (const Layout& layout : all) {
-    const auto pairs = pairs_of(layout);
-    open.insert(pairs.begin(), pairs.end());
   }
   std::vector<Layout> cover;
-  while (!open.empty()) {
-    const auto gain = [&](const Layout& layout) {
-      const auto pairs = pairs_of(layout);
-      return std::count_if(pairs.begin(), pairs.end(),
-                           [&](const Pair& pair) { return open.contains(pair); });
-    };
-    const Layout best = *std::ranges::max_element(all, {}, gain);
-    for (const Pair& pair : pairs_of(best)) {
-      open.erase(pair);
+  while (true) {
+    size_t best = 0;
+    int64_t most = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int64_t gain =
+          std::ranges::count_if(pairs[i], [&](size_t pair) { return is_open[pair]; });
+      if (gain > most) {
+        best = i;
+        most = gain;
+      }
     }
-    cover.push_back(best);
+    if (most == 0) {
+      return cover;
+    }
+    for (const size_t pair : pairs[best]) {
+      is_open[pair] = false;
+    }
+    cover.push_back(all[best]);
   }
-  return cover;
 }
 
 /// Of one rank, but for what is divided.
@@ -115,7 +121,7 @@ TEST(LayoutsTest, EveryPairOfChoicesEqualsOneRank) {
                            alone[divided] = 0;
                          }
                          if (!of_one.contains(alone)) {
-                           of_one.emplace(alone, outcome_of(config, {}));
+                           of_one.emplace(alone, outcome_of_one(config, world));
                          }
                          config.parallel.tp_size = kTensor[layout[kT]];
                          config.parallel.sp_size = kSequence[layout[kS]];

@@ -33,7 +33,7 @@ TEST_P(RanksTest, EveryStageEqualsOneRank) {
     for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
       RunConfig config = tiny();
       config.path = path;
-      const Outcome want = outcome_of(config, {});
+      const Outcome want = outcome_of_one(config, world);
       ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
       struct Case {
         int64_t stage;
@@ -62,14 +62,14 @@ TEST_P(RanksTest, RecomputationAndHalfTypesEqualOneRank) {
       RunConfig config = tiny();
       config.parallel.zero_stage = stage;
       config.train.recompute = "block:4";
-      expect_close(outcome_of(config, world), outcome_of(config, {}), kRounding);
+      expect_close(outcome_of(config, world), outcome_of_one(config, world), kRounding);
       config.precision = Precision::kBf16;
-      const Outcome alone = outcome_of(config, {});
+      const Outcome alone = outcome_of_one(config, world);
       // Other micro-batches round to bf16 at other places.
       expect_close(outcome_of(config, world), alone, 2e-2);
       config.precision = Precision::kFp32;
       config.parallel.reduce_type = Precision::kBf16;
-      expect_close(outcome_of(config, world), outcome_of(config, {}), 1e-2);
+      expect_close(outcome_of(config, world), outcome_of_one(config, world), 1e-2);
     }
   });
 }
@@ -113,7 +113,7 @@ TEST_P(RanksTest, RulesThatSumOverParametersEqualOneRank) {
       // Their gradients for keys are zero but for roundings, which such rules make as large as
       // others.
       config.finetune.freeze = {"*.qkv.bias"};
-      const Outcome want = outcome_of(config, {});
+      const Outcome want = outcome_of_one(config, world);
       for (const int64_t stage : {0, 1, 2, 3}) {
         SCOPED_TRACE(std::string(optim::to_string(rule)) + ", stage " + std::to_string(stage));
         config.parallel.zero_stage = stage;
@@ -143,7 +143,7 @@ TEST_P(RanksTest, FineTuningEqualsOneRank) {
       return config;
     };
     for (const int kind : {0, 1, 2}) {
-      const Outcome want = outcome_of(tuned(kind), {});
+      const Outcome want = outcome_of_one(tuned(kind), world);
       for (const int64_t stage : {0, 1, 2, 3}) {
         for (const std::string recompute : {"none", "block:4"}) {
           SCOPED_TRACE("kind " + std::to_string(kind) + ", stage " + std::to_string(stage) +
@@ -171,7 +171,7 @@ TEST_P(RanksTest, UnetsEqualOneRank) {
         config.finetune.lora.kind = nn::UpdateKind::kLoha;
         config.finetune.lora.conv_rank = 2;
       }
-      const Outcome want = outcome_of(config, {});
+      const Outcome want = outcome_of_one(config, world);
       for (const auto& [stage, recompute] :
            {std::pair{0, "none"}, {1, "none"}, {2, "block:4"}, {3, "block:4"}}) {
         SCOPED_TRACE("stage " + std::to_string(stage) + ", " + kind);
@@ -206,7 +206,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RanksTest, testing::Values(2, 4),
 TEST(HybridRanksTest, DividedTwiceOverEqualsOneRank) {
   comm::run_on_ranks(4, [](const comm::Group& world) {
     RunConfig config = tiny();
-    const Outcome want = outcome_of(config, {});
+    const Outcome want = outcome_of_one(config, world);
     config.parallel.replicate = 2;
     for (const int stage : {0, 1, 2, 3}) {
       for (const int64_t micro_batch : {0, 1}) {
@@ -224,7 +224,7 @@ TEST(SequenceRanksTest, DividedTokensEqualOneRank) {
     using Scheme = parallel::SequenceScheme;
     for (const std::string architecture : {"dit", "stdit", "stdit3"}) {
       RunConfig config = architecture == "dit" ? tiny() : tiny_video(architecture);
-      const Outcome want = outcome_of(config, {});
+      const Outcome want = outcome_of_one(config, world);
       config.parallel.sp_size = 2;
       for (const Scheme scheme :
            {Scheme::kUlysses, Scheme::kFastSeq, Scheme::kDsp, Scheme::kRing, Scheme::kMegatron}) {
@@ -245,7 +245,7 @@ TEST(SequenceRanksTest, FrozenWeightsEqualOneRank) {
     for (const std::string architecture : {"dit", "stdit3"}) {
       RunConfig config = architecture == "dit" ? tiny() : tiny_video(architecture);
       config.finetune.freeze = {"x_embedder.*", "*attn.qkv.weight", "*.mlp.fc1.*"};
-      const Outcome want = outcome_of(config, {});
+      const Outcome want = outcome_of_one(config, world);
       config.parallel.sp_size = 2;
       for (const Scheme scheme : {Scheme::kUlysses, Scheme::kFastSeq, Scheme::kMegatron}) {
         SCOPED_TRACE(config.model.name + ", " + std::string(parallel::to_string(scheme)));
@@ -260,7 +260,7 @@ TEST(SequenceRanksTest, AllRanksInOneSequenceEqualOneRank) {
   comm::run_on_ranks(4, [](const comm::Group& world) {
     using Scheme = parallel::SequenceScheme;
     RunConfig config = tiny_video("stdit2");
-    const Outcome want = outcome_of(config, {});
+    const Outcome want = outcome_of_one(config, world);
     config.parallel.sp_size = 4;
     for (const Scheme scheme : {Scheme::kAuto, Scheme::kUsp, Scheme::kRing}) {
       for (const int stage : {0, 1}) {

@@ -41,7 +41,7 @@ TEST_P(FamiliesTest, DividedLinearsEqualOneRank) {
         for (const inference::Path path : paths_of(GetParam())) {
           RunConfig config = tiny_of(GetParam());
           config.path = path;
-          const Outcome want = outcome_of(config, {});
+          const Outcome want = outcome_of_one(config, world);
           config.parallel.tp_size = 2;
           for (const std::string recompute : {"none", "block:2"}) {
             SCOPED_TRACE(std::string(path == inference::Path::kFast ? "fast" : "plain") +
@@ -64,7 +64,7 @@ TEST_P(FamiliesTest, LowRankUpdatesEqualOneRank) {
           config.path = path;
           config.finetune.lora.targets = {"*blocks.*"};
           config.finetune.lora.rank = 3;
-          const Outcome want = outcome_of(config, {});
+          const Outcome want = outcome_of_one(config, world);
           config.parallel.tp_size = 2;
           SCOPED_TRACE(path == inference::Path::kFast ? "fast" : "plain");
           expect_close(outcome_of(config, world), want, kRounding);
@@ -85,7 +85,7 @@ TEST(TensorRanksTest, WithEveryStageEqualsOneRank) {
         for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
           RunConfig config = tiny_of("stdit3");
           config.path = path;
-          const Outcome want = outcome_of(config, {});
+          const Outcome want = outcome_of_one(config, world);
           ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
           config.parallel.tp_size = 2;
           for (const int64_t stage : {0, 1, 2, 3}) {
@@ -115,7 +115,7 @@ TEST(TensorRanksTest, WithDividedTokensEqualsOneRank) {
           for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
             RunConfig config = tiny_of(architecture);
             config.path = path;
-            const Outcome want = outcome_of(config, {});
+            const Outcome want = outcome_of_one(config, world);
             config.parallel.tp_size = 2;
             config.parallel.sp_size = 2;
             for (const Scheme scheme : {Scheme::kUlysses, Scheme::kRing, Scheme::kDsp}) {
@@ -138,7 +138,7 @@ TEST(TensorRanksTest, RulesByElementsEqualOneRank) {
     for (const auto rule : {kernels::UpdateRule::kSgd, kernels::UpdateRule::kScheduleFree}) {
       RunConfig config = tiny();
       config.optim.rule = rule;
-      const Outcome want = outcome_of(config, {});
+      const Outcome want = outcome_of_one(config, world);
       config.parallel.tp_size = 2;
       SCOPED_TRACE(optim::to_string(rule));
       expect_close(outcome_of(config, world), want, kRounding);

@@ -4,7 +4,10 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -182,6 +185,33 @@ inline Outcome outcome_of(const RunConfig& config, const comm::Group& world) {
   outcome.weights = run.all(optim::Role::master());
   outcome.averages = run.all(optim::Role::average(1));
   return outcome;
+}
+
+/// Of one rank without a group: the first of `world` computes it for all.
+inline Outcome outcome_of_one(const RunConfig& config, const comm::Group& world) {
+  const bool is_first = world.rank() == 0;
+  const Outcome own = is_first ? outcome_of(config, {}) : Outcome{};
+  at::Tensor size = at::zeros({2}, at::kLong);
+  if (is_first) {
+    size[0] = static_cast<int64_t>(own.losses.size());
+    size[1] = own.weights.numel();
+  }
+  world.broadcast(size, 0);
+  const auto steps = size[0].item<int64_t>();
+  const auto shared = [&](const at::Tensor& values, int64_t count) {
+    at::Tensor all = is_first ? values.contiguous() : at::empty({count}, at::kFloat);
+    world.broadcast(all, 0);
+    return all;
+  };
+  const auto shared_numbers = [&](const std::vector<float>& values) {
+    const at::Tensor all = shared(at::tensor(values, at::kFloat), steps);
+    return std::vector<float>(all.const_data_ptr<float>(), all.const_data_ptr<float>() + steps);
+  };
+  const auto numel = size[1].item<int64_t>();
+  return {.losses = shared_numbers(own.losses),
+          .norms = shared_numbers(own.norms),
+          .weights = shared(own.weights, numel),
+          .averages = shared(own.averages, numel)};
 }
 
 inline void expect_close(const Outcome& got, const Outcome& want, double tolerance) {
