@@ -67,10 +67,14 @@ TEST_F(KillTest, EveryKillLeavesAWholeCheckpoint) {
       }
       startup = seconds_since(started);
     } else {
-      // From the start of the process on, but mostly while it trains.
+      // From the start of the process on, but mostly while it trains; every other time, inside a
+      // save.
       std::uniform_real_distribution<double> moment(0.5 * startup, 3.0 * startup);
       std::this_thread::sleep_until(started + std::chrono::duration_cast<Clock::duration>(
                                                   std::chrono::duration<double>(moment(random))));
+      while (kill % 2 == 1 && !holds_unfinished_save(run) && seconds_since(started) < 60) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
     }
     ASSERT_TRUE(program.is_running()) << program.error_text();
     program.send(SIGKILL);
