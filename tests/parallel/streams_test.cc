@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -135,7 +136,7 @@ TEST(StreamsTest, TwoRanksAreAsOne) {
 }
 
 TEST(StreamsTest, FourRanksAreAsOne) {
-  comm::run_on_ranks(4, check_all);
+  comm::run_on_ranks(4, check_all, {.time_limit = std::chrono::seconds(300)});
 }
 
 TEST(StreamsTest, SchemesThatCannotAreNamed) {
