@@ -31,7 +31,7 @@ constexpr const char* kFirstOfCompvis = "input_blocks.0.0.weight";
 std::string weights_within(const io::TorchFile& file, bool averaged) {
   const auto* root = std::get_if<io::PickleDict>(&file.root().value);
   if (root != nullptr) {
-    for (const std::string_view candidate : {"ema", "model", "state_dict"}) {
+    for (const std::string_view candidate : {"ema", "model", "state_dict", "module"}) {
       if (candidate == "ema" && !averaged) {
         continue;
       }

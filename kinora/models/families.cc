@@ -153,10 +153,20 @@ PublishedSize wan_shown(std::string name, int64_t images, int64_t positions) {
   return made;
 }
 
+constexpr int64_t kHunyuanTokens = 256;  // of the caption, behind the words that it stands in
+
+/// Of HunyuanVideo.
+PublishedSize hunyuan_size(std::string name) {
+  PublishedSize made = flux_size(std::move(name), kHunyuanTokens, 6.0, 2, false);
+  made.values.transformer.depth = 20;
+  made.values.transformer.parallel_depth = 40;
+  return made;
+}
+
 /// A row of multimodal transformers with what they share.
 Family of_mmdits(Family row) {
   row.takes_any_size = true;
-  row.pads_captions = true;
+  row.pads_captions = !row.keeps_captions;
   row.spans = {nn::Span::kClip};
   row.has_text_stream = true;
   row.resolve = MMDiT::resolve;
@@ -330,6 +340,22 @@ std::deque<Family> make_families() {
            .own_keys = {"qk_norm", "given_embedders", "parallel_depth", "rotary_axes", "guidance"},
            .sizes = {flux_size("11B", 512, 0.0, 2, true)},
            .original_naming = original_open_sora2_naming}),
+      // Kong et al. 2024, "HunyuanVideo: a systematic framework for large video generative models".
+      of_mmdits({.key = "hunyuan_video",
+                 .name = "HunyuanVideo",
+                 .is_video = true,
+                 .conditions = {.text = true, .tokens = true, .pooled_beside = true},
+                 .keeps_captions = true,
+                 .qk_norm = true,
+                 .own_keys = {"qk_norm", "parallel_depth", "rotary_axes", "rotary_base",
+                              "refiner_depth", "guidance"},
+                 .sizes = {hunyuan_size("13B")},
+                 .diffusers = DiffusersFamily{.class_name = "HunyuanVideoTransformer3DModel",
+                                              .pipeline = "",
+                                              .is_flow = true,
+                                              .naming = mmdit_naming,
+                                              .find_naming = find_hunyuan_video_naming},
+                 .original_naming = original_hunyuan_video_naming}),
       // Wan team 2025, "Wan: open and advanced large-scale video generative models".
       {.key = "wan",
        .name = "Wan",

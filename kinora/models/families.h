@@ -120,6 +120,8 @@ struct Family {
   bool pads_captions = false;
   /// They are tidied (prompts::tidied_caption) where others are cleaned as PixArt's.
   bool tidies_captions = false;
+  /// They are taken as they are written, without padding (HunyuanVideo's language model).
+  bool keeps_captions = false;
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};
   bool has_text_stream = false;  ///< captions are tokens of the blocks, as the image is

@@ -125,11 +125,11 @@ void describe(Fields& fields, ModelConfig& config) {
              between(0, 65536));
   fields.add("text_tokens", config.text_tokens, "Tokens of the longest caption; 0 = by name.",
              between(0, 65536));
-  fields.add(
-      "pooled_channels", config.pooled_channels,
-      "unet, sd3, flux, open_sora2: width of the captions' pooled vector, which is read beside "
-      "their tokens, of U-Nets with the sizes of pictures (SDXL); 0 = by name, or none.",
-      between(0, 65536));
+  fields.add("pooled_channels", config.pooled_channels,
+             "unet, sd3, flux, open_sora2, hunyuan_video: width of the captions' pooled vector, "
+             "which is read beside "
+             "their tokens, of U-Nets with the sizes of pictures (SDXL); 0 = by name, or none.",
+             between(0, 65536));
   describe_text_encoder(fields, config.text_encoder);
   describe(fields, config.transformer);
   describe(fields, config.unet);

@@ -153,7 +153,7 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
             "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, SD3-{Medium,3.5-Medium,3.5-Large}, "
-            "Flux-{Dev,Schnell}, OpenSora2-11B, "
+            "Flux-{Dev,Schnell}, OpenSora2-11B, HunyuanVideo-13B, "
             "Wan{2.1-T2V-1.3B,2.1-T2V-14B,2.1-I2V-14B,2.1-FLF2V-14B,2.2-T2V-A14B,2.2-I2V-A14B,"
             "2.2-TI2V-5B}, "
             "UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
@@ -164,7 +164,7 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "nothing.");
   EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
   EXPECT_EQ(families_that(&Family::takes_any_size),
-            "STDiT2, STDiT3, SD3, Flux, OpenSora2, Wan, UNet and ClassUNet");
+            "STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, Wan, UNet and ClassUNet");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
             "STDiT, STDiT2, STDiT3, LatteT2V, OpenSora2 and Wan");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
@@ -217,8 +217,8 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig,
                [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
-      HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, Wan, UNet and ClassUNet, but "
-                "not STDiT-XL/2"));
+      HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, Wan, UNet and "
+                "ClassUNet, but not STDiT-XL/2"));
 }
 
 /// Whether a source compares something called `word`, or names an enumerator of it.
@@ -320,7 +320,7 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
       readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
     }
   }
-  EXPECT_EQ(readers.size(), 18U);
+  EXPECT_EQ(readers.size(), 20U);
   for (const auto& [key, names] : readers) {
     ASSERT_TRUE(help.contains("model." + key)) << key;
     EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));

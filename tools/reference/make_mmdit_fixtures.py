@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/mmdit_*.safetensors: what diffusers' SD3Transformer2DModel and
-FluxTransformer2DModel make of formula.py's weights, in float64. Wants torch and diffusers. With names
-as arguments it writes only those.
+"""Writes tests/models/data/mmdit_*.safetensors: what diffusers' SD3Transformer2DModel,
+FluxTransformer2DModel and HunyuanVideoTransformer3DModel make of formula.py's weights, in float64. Wants
+torch and diffusers. With names as arguments it writes only those.
 
-  forward.x_t, forward.t              [B, C, H, W] (mmdit_given: [B, C, T, H, W]), [B] of [0, 1]
+  forward.x_t, forward.t              [B, C, H, W] (of clips [B, C, T, H, W]), [B] of [0, 1]
   forward.text, forward.pooled        [B, L, D], [B, P]
+  forward.text_lengths                of mmdit_hunyuan*: I64 [B], how many of a caption's tokens are read
   forward.given, forward.frame_mask   of mmdit_given: [B, C, T, H, W], I64 [B, T], 1 where noised
   forward.output                      as x_t
   grad.KEY                            [2]: norm, and product with values(KEY), of the gradient of
@@ -41,12 +42,25 @@ def flux(**changes):
             "pooled_projection_dim": 6, "guidance_embeds": False, "axes_dims_rope": (4, 6, 6)} | changes
 
 
+def hunyuan(**changes):
+    return {"in_channels": 3, "out_channels": 3, "num_layers": 2, "num_single_layers": 2, "num_refiner_layers": 2,
+            "attention_head_dim": 16, "num_attention_heads": 3, "text_embed_dim": 10,
+            "pooled_projection_dim": 6, "rope_axes_dim": (4, 6, 6)} | changes
+
+
 MODELS = {
     "mmdit_sd3": (sd3(), (10, 6)),
     "mmdit_sd35": (sd3(qk_norm="rms_norm", dual_attention_layers=(0, 1)), (8, 12)),
     "mmdit_flux": (flux(), (6, 10)),
     "mmdit_flux_dev": (flux(guidance_embeds=True), (8, 4)),
     "mmdit_given": (flux(), (6, 4)),
+    "mmdit_hunyuan": (hunyuan(), (6, 10)),
+    "mmdit_hunyuan_undistilled": (hunyuan(num_layers=1, num_refiner_layers=1, guidance_embeds=False,
+                                          mlp_ratio=2.0, rope_theta=1000.0), (10, 6)),
+    # Heads, positions and widths of a head as published.
+    "mmdit_hunyuan_heads": (hunyuan(num_layers=1, num_single_layers=1, num_refiner_layers=1,
+                                    attention_head_dim=128, num_attention_heads=1,
+                                    rope_axes_dim=(16, 56, 56)), (6, 6)),
 }
 GUIDANCE = 3.5
 FRAMES = 3
@@ -82,8 +96,11 @@ def run_flux(model, x_t, t, text, pooled, given):
 
 def run(name, config, size):
     is_flux = "axes_dims_rope" in config
-    model = (diffusers.FluxTransformer2DModel if is_flux else diffusers.SD3Transformer2DModel)(**config)
+    is_hunyuan = "rope_axes_dim" in config
+    model = (diffusers.HunyuanVideoTransformer3DModel if is_hunyuan else
+             diffusers.FluxTransformer2DModel if is_flux else diffusers.SD3Transformer2DModel)(**config)
     batch, length = 2, 5
+    width = config["text_embed_dim" if is_hunyuan else "joint_attention_dim"]
     shape = [batch, 3, *size]
     given = None
     tensors = {}
@@ -93,12 +110,20 @@ def run(name, config, size):
         mask = torch.tensor([[False, True, True], [True, True, False]])
         given = (formula.values("given", shape) * 2, mask)
         tensors |= {"forward.given": given[0], "forward.frame_mask": mask.long()}
+    if is_hunyuan:
+        shape.insert(2, FRAMES)
+        lengths = torch.tensor([3, 5])
+        tensors["forward.text_lengths"] = lengths
     formula.fill(model)
     x_t = (formula.values("x_t", shape) * 2).requires_grad_(True)
-    text = (formula.values("text", [batch, length, config["joint_attention_dim"]]) * 2).requires_grad_(True)
+    text = (formula.values("text", [batch, length, width]) * 2).requires_grad_(True)
     pooled = (formula.values("pooled", [batch, config["pooled_projection_dim"]]) * 2).requires_grad_(True)
     t = torch.tensor([0.25, 0.875], dtype=torch.float64)
-    if is_flux:
+    if is_hunyuan:
+        guidance = torch.full_like(t, 1000 * GUIDANCE) if config.get("guidance_embeds", True) else None
+        mask = (torch.arange(length) < lengths[:, None]).long()
+        output = model(x_t, t * 1000, text, mask, pooled, guidance).sample  # its positions are fp32
+    elif is_flux:
         output = run_flux(model, x_t, t, text, pooled, given)
     else:
         output = model(x_t, text, pooled, t * 1000).sample

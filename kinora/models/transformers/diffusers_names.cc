@@ -148,6 +148,7 @@ struct MMDiTNames {
   int64_t parallel_depth = 0;
   std::set<int64_t> second_attention = {};
   bool is_rotary = false;
+  int64_t refiner_depth = 0;               // of HunyuanVideo's
   std::vector<int64_t> linear1_rows = {};  // of queries, keys, values and the MLP; [] = unknown
 };
 
@@ -179,16 +180,46 @@ void add_stream(Table& table, const std::string& path, const std::string& key, b
   table.add_layer(path + "mlp.fc2", {mlp + ".net.2"});
 }
 
+std::string refiner_key(int64_t block) {
+  return "context_embedder.token_refiner.refiner_blocks." + std::to_string(block) + ".";
+}
+
+/// HunyuanVideo's of the text.
+void add_refiner(Table& table, int64_t depth) {
+  const std::string refiner = "context_embedder.";
+  table.add_embedder(refiner + "t_embedder", refiner + "time_text_embed.timestep_embedder");
+  table.add_embedder(refiner + "y_embedder", refiner + "time_text_embed.text_embedder");
+  table.add_layer(refiner + "proj_in", {refiner + "proj_in"});
+  for (int64_t block = 0; block < depth; ++block) {
+    const std::string path = refiner + block_path(block);
+    const std::string key = refiner_key(block);
+    table.add_layer(path + "norm1", {key + "norm1"});
+    table.add_layer(path + "attn.qkv", {key + "attn.to_q", key + "attn.to_k", key + "attn.to_v"});
+    table.add_layer(path + "attn.proj", {key + "attn.to_out.0"});
+    table.add_layer(path + "norm2", {key + "norm2"});
+    table.add_layer(path + "mlp.fc1", {key + "ff.net.0.proj"});
+    table.add_layer(path + "mlp.fc2", {key + "ff.net.2"});
+    table.add_layer(path + "adaLN_modulation.1", {key + "norm_out.linear"});
+  }
+}
+
 nn::Naming naming_of_mmdit(const MMDiTNames& its) {
   Table table;
-  table.add_layer("x_embedder.proj", {its.is_rotary ? "x_embedder" : "pos_embed.proj"});
+  const bool is_clip = its.refiner_depth > 0;
+  table.add_layer("x_embedder.proj", {is_clip         ? "x_embedder.proj"
+                                      : its.is_rotary ? "x_embedder"
+                                                      : "pos_embed.proj"});
   if (!its.is_rotary) {
     table.naming.push_back({"pos_embed", {"pos_embed.pos_embed"}});
   }
   table.add_embedder("t_embedder", "time_text_embed.timestep_embedder");
   table.add_embedder("guidance_embedder", "time_text_embed.guidance_embedder");
   table.add_embedder("y_embedder", "time_text_embed.text_embedder");
-  table.add_layer("context_embedder", {"context_embedder"});
+  if (is_clip) {
+    add_refiner(table, its.refiner_depth);
+  } else {
+    table.add_layer("context_embedder", {"context_embedder"});
+  }
   for (int64_t block = 0; block < its.depth; ++block) {
     const std::string path = "joint_" + block_path(block);
     const std::string key = block_key(block);
@@ -230,7 +261,10 @@ nn::Naming naming_of_mmdit(const MMDiTNames& its) {
 std::optional<MMDiTNames> find_mmdit_names(const std::vector<std::string>& all) {
   const std::set<std::string> names(all.begin(), all.end());
   MMDiTNames its;
-  its.is_rotary = names.contains("x_embedder.weight");
+  while (names.contains(refiner_key(its.refiner_depth) + "norm1.weight")) {
+    ++its.refiner_depth;
+  }
+  its.is_rotary = its.refiner_depth > 0 || names.contains("x_embedder.weight");
   while (names.contains(block_key(its.depth) + "attn.add_q_proj.weight")) {
     if (names.contains(block_key(its.depth) + "attn2.to_q.weight")) {
       its.second_attention.insert(its.depth);
@@ -354,6 +388,7 @@ nn::Naming mmdit_naming(const ModelConfig& config) {
        .parallel_depth = own.parallel_depth,
        .second_attention = {own.second_attention.begin(), own.second_attention.end()},
        .is_rotary = !own.rotary_axes.empty(),
+       .refiner_depth = own.refiner_depth,
        .linear1_rows = {width, width, width, own.mlp_hidden()}});
 }
 
@@ -364,7 +399,13 @@ std::optional<nn::Naming> find_sd3_naming(const std::vector<std::string>& names)
 
 std::optional<nn::Naming> find_flux_naming(const std::vector<std::string>& names) {
   const std::optional<MMDiTNames> its = find_mmdit_names(names);
-  return its && its->is_rotary ? std::optional(naming_of_mmdit(*its)) : std::nullopt;
+  return its && its->is_rotary && its->refiner_depth == 0 ? std::optional(naming_of_mmdit(*its))
+                                                          : std::nullopt;
+}
+
+std::optional<nn::Naming> find_hunyuan_video_naming(const std::vector<std::string>& names) {
+  const std::optional<MMDiTNames> its = find_mmdit_names(names);
+  return its && its->refiner_depth > 0 ? std::optional(naming_of_mmdit(*its)) : std::nullopt;
 }
 
 nn::Naming with_batched_tables(nn::Naming naming, const ModelConfig& config) {

@@ -25,10 +25,12 @@ namespace kinora::models {
 [[nodiscard]] std::optional<nn::Naming> find_latte_t2v_naming(
     const std::vector<std::string>& names);
 
-/// SD3Transformer2DModel and FluxTransformer2DModel.
+/// SD3Transformer2DModel, FluxTransformer2DModel and HunyuanVideoTransformer3DModel.
 [[nodiscard]] nn::Naming mmdit_naming(const ModelConfig& config);
 [[nodiscard]] std::optional<nn::Naming> find_sd3_naming(const std::vector<std::string>& names);
 [[nodiscard]] std::optional<nn::Naming> find_flux_naming(const std::vector<std::string>& names);
+[[nodiscard]] std::optional<nn::Naming> find_hunyuan_video_naming(
+    const std::vector<std::string>& names);
 
 /// WanTransformer3DModel.
 [[nodiscard]] nn::Naming wan_naming(const ModelConfig& config);

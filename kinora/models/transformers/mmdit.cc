@@ -30,13 +30,24 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr double kGuidanceScale = 1000.0;  // as times are
 constexpr size_t kAxes = 3;                // frame, row, column
+constexpr double kRotaryBase = 10000.0;    // of Flux' line
+// As HunyuanVideo was published.
+constexpr int64_t kRefinerDepth = 2;
+constexpr double kRefinedRotaryBase = 256.0;
 
 bool has_table(const TransformerConfig& config) {
   return config.rotary_axes.empty();
 }
 
-/// Dims of the weights that embed patches: Flux' are linears.
+bool has_refiner(const TransformerConfig& config) {
+  return config.refiner_depth > 0;
+}
+
+/// Dims of the weights that embed patches: Flux' are linears, HunyuanVideo's of clips.
 int64_t patch_dims(const TransformerConfig& config) {
+  if (has_refiner(config)) {
+    return 3;
+  }
   return has_table(config) ? 2 : 1;
 }
 
@@ -62,8 +73,6 @@ MMDiT::MMDiT(const ModelConfig& config)
     : BlockModel(config),
       x_embedder(config, patch_dims(config.transformer)),
       t_embedder(config.transformer.hidden, config.time_scale),
-      context_embedder(config.text_channels, config.transformer.hidden,
-                       nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden)),
       null_text(at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
       joint_blocks(config.transformer),
       single_blocks(config.transformer, config.transformer.parallel_depth,
@@ -87,7 +96,12 @@ MMDiT::MMDiT(const ModelConfig& config)
   if (config.text_encoder.any()) {
     add_child("text_encoder", text_encoder.emplace(config));
   }
-  add_child("context_embedder", context_embedder);
+  if (has_refiner(own)) {
+    add_child("context_embedder", text_refiner.emplace(config));
+  } else {
+    const nn::Init init = nn::Init::xavier_uniform(config.text_channels, own.hidden);
+    add_child("context_embedder", context_embedder.emplace(config.text_channels, own.hidden, init));
+  }
   add_buffer("null_text", null_text);
   if (has_table(own)) {
     pos_embed = frame_positions(table_positions(own), table_positions(own), own.hidden).squeeze(0);
@@ -113,7 +127,10 @@ MMDiT::MMDiT(const ModelConfig& config)
 void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
   TransformerConfig& own = config.transformer;
   const TransformerConfig& given = published.transformer;
-  const bool is_rotary = std::ranges::count(family_of(config).own_keys, "rotary_axes") > 0;
+  const auto reads = [&keys = family_of(config).own_keys](const char* key) {
+    return std::ranges::count(keys, key) > 0;
+  };
+  const bool is_rotary = reads("rotary_axes");
   if (own.qk_norm == ops::Switch::kAuto) {
     own.qk_norm = given.qk_norm;
   }
@@ -133,6 +150,12 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
     own.position_scale = given.position_scale;
   }
   own.given_embedders |= given.given_embedders;
+  if (own.refiner_depth == 0 && reads("refiner_depth")) {
+    own.refiner_depth = kRefinerDepth;
+  }
+  if (own.rotary_base == 0 && reads("rotary_base")) {
+    own.rotary_base = kRefinedRotaryBase;
+  }
   if (own.rotary_axes.empty()) {
     own.rotary_axes = given.rotary_axes;
   }
@@ -177,6 +200,9 @@ double MMDiT::macs(const ModelConfig& config) {
       m.model(joint) + static_cast<double>(own.parallel_depth) * parallel +
       text * static_cast<double>(config.text_channels) * m.hidden +
       static_cast<double>(own.second_attention.size()) * (m.attention(m.tokens) + m.modulation / 2);
+  if (has_refiner(own)) {
+    total += TokenRefiner::macs(config);
+  }
   if (own.parallel_depth == 0) {  // the last block's text goes no further
     total -= text * (square + 2 * m.hidden * mlp_width) + m.modulation * 4 / 6;
   }
@@ -244,6 +270,25 @@ at::Tensor MMDiT::text_states(const diffusion::Conditions& conditions) const {
         at::where(null.view({-1, 1, 1}), null_text.narrow(0, 0, text.size(1)), text.to(at::kFloat));
   }
   return text;
+}
+
+at::Tensor MMDiT::read_lengths(const diffusion::Conditions& conditions) const {
+  if (pads_captions(config())) {
+    return {};
+  }
+  const at::Tensor lengths = caption_lengths(config(), conditions);
+  // An empty caption is one token.
+  return conditions.null_text.defined() && !text_encoder
+             ? at::where(conditions.null_text, 1, lengths)
+             : lengths;
+}
+
+at::Tensor MMDiT::embed_text(const at::Tensor& states, const at::Tensor& lengths,
+                             const at::Tensor& t) const {
+  if (text_refiner) {
+    return sequence().enter(one_frame(text_refiner->forward(states, lengths, t)));
+  }
+  return context_embedder->forward(sequence().enter(one_frame(states))).to(at::kFloat);
 }
 
 at::Tensor MMDiT::positions(const Grid& grid) const {
@@ -515,22 +560,21 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor text = text_states(conditions);
-  const Tensors streams = {
-      embed_image(x_t, conditions),
-      context_embedder.forward(sequence().enter(one_frame(text))).to(at::kFloat)};
+  const at::Tensor lengths = read_lengths(conditions);
+  const Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
   JointTokens tokens{.sequence = own.get(),
                      .image = grid.frames * grid.tokens_a_frame(),
                      .text = text.size(1),
                      .own_image = streams[0].size(2),
-                     .own_text = streams[1].size(2)};
+                     .own_text = streams[1].size(2),
+                     .text_lengths = lengths};
   if (!has_table(config().transformer)) {
     // Text is at position 0 of every axis.
-    const at::Tensor angles = clip_angles(config().transformer.rotary_axes, grid, x_t.device());
+    const TransformerConfig& its = config().transformer;
+    const at::Tensor angles = clip_angles(its.rotary_axes, grid, x_t.device(),
+                                          its.rotary_base > 0 ? its.rotary_base : kRotaryBase);
     tokens.image_angles = sequence().enter(one_frame(angles.unsqueeze(0))).flatten(0, 2);
-  }
-  if (!pads_captions(config())) {
-    tokens.text_lengths = caption_lengths(config(), conditions);
   }
   at::Tensor patches;
   if (takes_fast_path()) {

@@ -6,14 +6,15 @@
 #include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/transformers/grid.h"
 #include "kinora/models/transformers/joint_layers.h"
+#include "kinora/models/transformers/token_refiner.h"
 #include "kinora/models/transformers/video_layers.h"
 
 namespace kinora::models {
 
 /// The multimodal diffusion transformer of Stable Diffusion 3 (Esser et al. 2024), with the
 /// parallel blocks and rotary positions of Flux (Black Forest Labs 2024) and Open-Sora 2 (Peng et
-/// al. 2025): text and image attend to each other. Keys are those of Stable Diffusion 3; Flux' are
-/// nn::Naming's business.
+/// al. 2025), and the token refiner of HunyuanVideo (Kong et al. 2024): text and image attend to
+/// each other. Keys are those of Stable Diffusion 3; Flux' are nn::Naming's business.
 class MMDiT : public BlockModel {
  public:
   explicit MMDiT(const ModelConfig& config);
@@ -39,6 +40,11 @@ class MMDiT : public BlockModel {
                                      const diffusion::Conditions& conditions) const;
   /// The caption: [B, L, width of a state].
   [[nodiscard]] at::Tensor text_states(const diffusion::Conditions& conditions) const;
+  /// How many of its tokens are read, int64 [B]; undefined: all.
+  [[nodiscard]] at::Tensor read_lengths(const diffusion::Conditions& conditions) const;
+  /// The text's stream, of the own tokens: fp32 [B, 1, L', C].
+  [[nodiscard]] at::Tensor embed_text(const at::Tensor& states, const at::Tensor& lengths,
+                                      const at::Tensor& t) const;
   /// The image's stream, of the own tokens: fp32 [B, 1, N', C].
   [[nodiscard]] at::Tensor embed_image(const at::Tensor& x_t,
                                        const diffusion::Conditions& conditions) const;
@@ -78,10 +84,11 @@ class MMDiT : public BlockModel {
   std::optional<TimestepEmbedder> guidance_embedder;
   std::optional<VectorEmbedder> y_embedder;
   std::optional<CaptionEncoder> text_encoder;
-  nn::Linear context_embedder;
-  at::Tensor null_text;    // [L, width of a state]
-  at::Tensor null_pooled;  // [width of a vector]; undefined where none is read
-  at::Tensor pos_embed;    // [1, G G, C]; undefined with rotary positions
+  std::optional<nn::Linear> context_embedder;
+  std::optional<TokenRefiner> text_refiner;  // of HunyuanVideo, in its place
+  at::Tensor null_text;                      // [L, width of a state]
+  at::Tensor null_pooled;                    // [width of a vector]; undefined where none is read
+  at::Tensor pos_embed;                      // [1, G G, C]; undefined with rotary positions
   BlockList<JointBlock> joint_blocks;
   BlockList<ParallelBlock> single_blocks;
   FinalLayer final_layer;

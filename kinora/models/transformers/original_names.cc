@@ -15,6 +15,7 @@ constexpr const char* kNormOfHeads = "double_blocks.0.img_attn.norm.query_norm.s
 struct Blocks {
   int64_t depth = 0;
   int64_t parallel_depth = 0;
+  int64_t refiner_depth = 0;  // of HunyuanVideo
   std::string prefix = {};
   // Where queries, keys and values lie apart; 0: in one linear.
   int64_t head = 0;
@@ -95,6 +96,70 @@ nn::Naming flux_naming(const Blocks& its) {
     add_layer(naming, path + "linear2", key + "linear2");
     add_norm(naming, path + "q_norm", key + "norm.query_norm", its);
     add_norm(naming, path + "k_norm", key + "norm.key_norm", its);
+  }
+  add_layer(naming, "final_layer.adaLN_modulation.1", prefix + "final_layer.adaLN_modulation.1");
+  add_layer(naming, "final_layer.linear", prefix + "final_layer.linear");
+  return naming;
+}
+
+/// An embedder whose two linears are those of a Sequential.
+void add_sequential(nn::Naming& naming, const std::string& path, const std::string& key) {
+  add_layer(naming, path + ".mlp.0", key + ".mlp.0");
+  add_layer(naming, path + ".mlp.2", key + ".mlp.2");
+}
+
+void add_refiner(nn::Naming& naming, const Blocks& its) {
+  const std::string path = "context_embedder.";
+  const std::string key = its.prefix + "txt_in.";
+  add_sequential(naming, path + "t_embedder", key + "t_embedder");
+  add_layer(naming, path + "y_embedder.mlp.0", key + "c_embedder.linear_1");
+  add_layer(naming, path + "y_embedder.mlp.2", key + "c_embedder.linear_2");
+  add_layer(naming, path + "proj_in", key + "input_embedder");
+  for (int64_t block = 0; block < its.refiner_depth; ++block) {
+    const std::string number = "blocks." + std::to_string(block) + ".";
+    for (const auto& [ours, theirs] : {std::pair("norm1", "norm1"),
+                                       {"attn.qkv", "self_attn_qkv"},
+                                       {"attn.proj", "self_attn_proj"},
+                                       {"norm2", "norm2"},
+                                       {"mlp.fc1", "mlp.fc1"},
+                                       {"mlp.fc2", "mlp.fc2"},
+                                       {"adaLN_modulation.1", "adaLN_modulation.1"}}) {
+      add_layer(naming, path + number + ours, key + "individual_token_refiner." + number + theirs);
+    }
+  }
+}
+
+nn::Naming hunyuan_video_naming(const Blocks& its) {
+  nn::Naming naming;
+  const std::string& prefix = its.prefix;
+  add_layer(naming, "x_embedder.proj", prefix + "img_in.proj");
+  add_sequential(naming, "t_embedder", prefix + "time_in");
+  add_sequential(naming, "guidance_embedder", prefix + "guidance_in");
+  add_embedder(naming, "y_embedder", prefix + "vector_in");
+  add_refiner(naming, its);
+  for (int64_t block = 0; block < its.depth; ++block) {
+    const std::string number = std::to_string(block) + ".";
+    for (const auto& [ours, theirs] :
+         {std::pair("x_block.", "img_"), std::pair("context_block.", "txt_")}) {
+      const std::string path = "joint_blocks." + number + ours;
+      const std::string key = prefix + "double_blocks." + number + theirs;
+      add_layer(naming, path + "adaLN_modulation.1", key + "mod.linear");
+      add_layer(naming, path + "attn.qkv", key + "attn_qkv");
+      add_layer(naming, path + "attn.proj", key + "attn_proj");
+      add(naming, path + "attn.q_norm.weight", key + "attn_q_norm.weight");
+      add(naming, path + "attn.k_norm.weight", key + "attn_k_norm.weight");
+      add_layer(naming, path + "mlp.fc1", key + "mlp.fc1");
+      add_layer(naming, path + "mlp.fc2", key + "mlp.fc2");
+    }
+  }
+  for (int64_t block = 0; block < its.parallel_depth; ++block) {
+    const std::string path = "single_blocks." + std::to_string(block) + ".";
+    const std::string key = prefix + path;
+    add_layer(naming, path + "modulation.1", key + "modulation.linear");
+    add_layer(naming, path + "linear1", key + "linear1");
+    add_layer(naming, path + "linear2", key + "linear2");
+    add(naming, path + "q_norm.weight", key + "q_norm.weight");
+    add(naming, path + "k_norm.weight", key + "k_norm.weight");
   }
   add_layer(naming, "final_layer.adaLN_modulation.1", prefix + "final_layer.adaLN_modulation.1");
   add_layer(naming, "final_layer.linear", prefix + "final_layer.linear");
@@ -200,6 +265,13 @@ nn::Naming original_flux_naming(const ModelConfig& config) {
   return flux_naming({.depth = own.depth, .parallel_depth = own.parallel_depth});
 }
 
+nn::Naming original_hunyuan_video_naming(const ModelConfig& config) {
+  const TransformerConfig& own = config.transformer;
+  return hunyuan_video_naming({.depth = own.depth,
+                               .parallel_depth = own.parallel_depth,
+                               .refiner_depth = own.refiner_depth});
+}
+
 nn::Naming original_wan_naming(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
   return with_batched_tables(wan_naming_of({.depth = own.depth,
@@ -227,6 +299,13 @@ std::optional<nn::Naming> find_original_naming(
     if (its.depth > 0 && names.contains(its.prefix + "img_in.weight")) {
       its.parallel_depth = count(names, its.prefix + "single_blocks.", ".linear1.weight");
       return flux_naming(its);
+    }
+    its.depth = count(names, its.prefix + "double_blocks.", ".img_attn_qkv.weight");
+    its.refiner_depth = count(names, its.prefix + "txt_in.individual_token_refiner.blocks.",
+                              ".self_attn_qkv.weight");
+    if (its.depth > 0 && its.refiner_depth > 0) {
+      its.parallel_depth = count(names, its.prefix + "single_blocks.", ".linear1.weight");
+      return hunyuan_video_naming(its);
     }
     its.depth = count(names, its.prefix + "blocks.", ".self_attn.q.weight");
     if (its.depth > 0 && names.contains(its.prefix + "time_projection.1.weight")) {

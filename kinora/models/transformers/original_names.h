@@ -22,6 +22,9 @@ inline constexpr const char* kModelPrefix = "model.diffusion_model.";
 /// in the order of half-split rotary positions (use_liger_rope).
 [[nodiscard]] nn::Naming original_open_sora2_naming(const ModelConfig& config);
 
+/// Tencent's of HunyuanVideo.
+[[nodiscard]] nn::Naming original_hunyuan_video_naming(const ModelConfig& config);
+
 /// Wan's.
 [[nodiscard]] nn::Naming original_wan_naming(const ModelConfig& config);
 

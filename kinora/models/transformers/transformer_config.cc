@@ -16,11 +16,11 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add("patch_frames", config.patch_frames, "Frames of a patch; 0 = by name, of custom 1.",
              between(0, 1024));
   fields.add("mlp_ratio", config.mlp_ratio, "Hidden width of the MLP over hidden.", above(0, 1024));
-  fields.add(
-      "qk_norm", config.qk_norm,
-      {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
-      "stdit, stdit2, stdit3, pixart, latte_t2v, sd3, flux, open_sora2: RMSNorm of each head's "
-      "queries and keys; auto = as published.");
+  fields.add("qk_norm", config.qk_norm,
+             {{"auto", ops::Switch::kAuto}, {"on", ops::Switch::kOn}, {"off", ops::Switch::kOff}},
+             "stdit, stdit2, stdit3, pixart, latte_t2v, sd3, flux, open_sora2, hunyuan_video: "
+             "RMSNorm of each head's "
+             "queries and keys; auto = as published.");
   fields.add("size_conditions", config.size_conditions,
              "pixart: condition on height, width and aspect ratio.");
   fields.add("base_pixels", config.base_pixels,
@@ -58,23 +58,36 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add("rotary_3d", config.rotary_3d,
              "stdit3: rotary positions over time, rows and columns in both attentions (1.3).");
   fields.add("parallel_depth", config.parallel_depth,
-             "flux, open_sora2: blocks of one stream behind the depth blocks of two; 0 = by name.",
+             "flux, open_sora2, hunyuan_video: blocks of one stream behind the depth blocks of "
+             "two; 0 = by name.",
              between(0, 4096));
   fields.add("second_attention", config.second_attention,
              "sd3: the blocks, from 0, whose image also attends to itself alone (3.5 medium); [] = "
              "by name.",
              between(0, 4095));
-  fields.add("rotary_axes", config.rotary_axes,
-             "flux, open_sora2: dims of a head that frame, row and column turn; [] = by name.",
-             between(0, 65536));
+  fields.add(
+      "rotary_axes", config.rotary_axes,
+      "flux, open_sora2, hunyuan_video: dims of a head that frame, row and column turn; [] = "
+      "by name.",
+      between(0, 65536));
+  fields.add("rotary_base", config.rotary_base,
+             "hunyuan_video: what the frequencies of these turns are powers of; 0 = 256.",
+             between(0, 1e9));
+  fields.add(
+      "refiner_depth", config.refiner_depth,
+      "hunyuan_video: blocks in which the caption's tokens see each other before the others; "
+      "0 = 2.",
+      between(0, 4096));
   fields.add("position_grid", config.position_grid,
              "sd3: side, in patches, of the table of positions, of which a picture takes the "
              "middle; 0 = by name, or twice the configured size.",
              between(0, 16384));
-  fields.add("guidance", config.guidance,
-             "flux, open_sora2: the guidance scale that a distilled model is told (dev: 3.5); 0 = "
-             "it was not distilled.",
-             between(0, 1000));
+  fields.add(
+      "guidance", config.guidance,
+      "flux, open_sora2, hunyuan_video: the guidance scale that a distilled model is told (dev: "
+      "3.5); 0 = "
+      "it was not distilled.",
+      between(0, 1000));
   fields.add("window", config.window,
              "stdit3: frames, rows and columns of windows of attention (1.3); [] = all.",
              between(1, 65536));

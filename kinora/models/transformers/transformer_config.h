@@ -47,8 +47,10 @@ struct TransformerConfig {
   int64_t parallel_depth = 0;  ///< MMDiT: parallel blocks behind the others
   std::vector<int64_t> second_attention = {};  ///< MMDiT: blocks that have it, from 0
   std::vector<int64_t> rotary_axes = {};       ///< MMDiT: dims of frame, row and column; [] = none
-  int64_t position_grid = 0;                   ///< MMDiT: side of the table of positions
-  double guidance = 0.0;                       ///< MMDiT: told to a distilled model; 0: it is none
+  double rotary_base = 0.0;   ///< MMDiT: angles at place 1 are its powers; 0: as published
+  int64_t refiner_depth = 0;  ///< MMDiT: blocks of HunyuanVideo's token refiner; 0: there is none
+  int64_t position_grid = 0;  ///< MMDiT: side of the table of positions
+  double guidance = 0.0;      ///< MMDiT: told to a distilled model; 0: it is none
   std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
 
   [[nodiscard]] bool operator==(const TransformerConfig&) const = default;

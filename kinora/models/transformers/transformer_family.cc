@@ -45,6 +45,8 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"parallel_depth", config.parallel_depth > 0},
           {"second_attention", !config.second_attention.empty()},
           {"rotary_axes", !config.rotary_axes.empty()},
+          {"rotary_base", config.rotary_base > 0},
+          {"refiner_depth", config.refiner_depth > 0},
           {"position_grid", config.position_grid > 0},
           {"guidance", config.guidance > 0},
           {"window", !config.window.empty()}};

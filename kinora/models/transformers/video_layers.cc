@@ -123,8 +123,8 @@ at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positi
   return at::outer(positions.to(at::kFloat), frequencies).repeat_interleave(2, -1);
 }
 
-at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid,
-                       const at::Device& device) {
+at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid, const at::Device& device,
+                       double base) {
   const std::vector<int64_t> sides = {grid.frames, grid.rows, grid.columns};
   std::vector<at::Tensor> angles;
   for (size_t axis = 0; axis < sides.size(); ++axis) {
@@ -134,7 +134,7 @@ at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid,
     std::vector<int64_t> place(sides.size() + 1, 1);
     place[axis] = sides[axis];
     place.back() = axes[axis];
-    angles.push_back(at::outer(at::arange(sides[axis], options), at::pow(kLongestPeriod, exponents))
+    angles.push_back(at::outer(at::arange(sides[axis], options), at::pow(base, exponents))
                          .repeat_interleave(2, -1)
                          .to(at::kFloat)
                          .view(place)

@@ -63,10 +63,10 @@ namespace kinora::models {
 [[nodiscard]] at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positions);
 
 /// Angles for nn::rotated of every token of a grid, of which axes[0] dims turn by the frame,
-/// axes[1] by the row and axes[2] by the column, each axis with frequencies 10000^(-2 i / dims) of
+/// axes[1] by the row and axes[2] by the column, each axis with frequencies base^(-2 i / dims) of
 /// its own: fp32 [T, S, D].
 [[nodiscard]] at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid,
-                                     const at::Device& device);
+                                     const at::Device& device, double base);
 
 // ---- modulation (adaLN-single: Chen et al. 2023, "PixArt-alpha", section 2.3) ----
 

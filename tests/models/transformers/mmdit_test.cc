@@ -8,10 +8,12 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -53,16 +55,18 @@ class Fixture {
   [[nodiscard]] ModelConfig config() const {
     const json values = json::parse(file_.metadata().at("config"));
     const bool is_flux = values["_class_name"] == "FluxTransformer2DModel";
+    const bool is_hunyuan = values["_class_name"] == "HunyuanVideoTransformer3DModel";
     const at::Tensor x_t = find("forward.x_t");
     ModelConfig config;
-    config.architecture = is_given_ ? "open_sora2" : (is_flux ? "flux" : "sd3");
+    config.architecture =
+        is_given_ ? "open_sora2" : (is_hunyuan ? "hunyuan_video" : (is_flux ? "flux" : "sd3"));
     config.in_channels = x_t.size(1);
     config.frames = x_t.dim() == 5 ? x_t.size(2) : 1;
     config.height = 8;
     config.width = 8;
     config.learn_sigma = false;
     config.time_scale = 1000.0;
-    config.text_channels = values["joint_attention_dim"];
+    config.text_channels = values[is_hunyuan ? "text_embed_dim" : "joint_attention_dim"];
     config.text_tokens = find("forward.text").size(1);
     config.pooled_channels = values["pooled_projection_dim"];
     TransformerConfig& own = config.transformer;
@@ -70,7 +74,14 @@ class Fixture {
     own.heads = values["num_attention_heads"];
     own.hidden = own.heads * values["attention_head_dim"].get<int64_t>();
     own.patch = 2;
-    if (is_flux) {
+    if (is_hunyuan) {
+      own.parallel_depth = values["num_single_layers"];
+      own.refiner_depth = values["num_refiner_layers"];
+      own.rotary_axes = values["rope_axes_dim"].get<std::vector<int64_t>>();
+      own.rotary_base = values.value("rope_theta", 0.0);
+      own.mlp_ratio = values.value("mlp_ratio", own.mlp_ratio);
+      own.guidance = values.value("guidance_embeds", true) ? 3.5 : 0.0;
+    } else if (is_flux) {
       own.parallel_depth = values["num_single_layers"];
       own.rotary_axes = values["axes_dims_rope"].get<std::vector<int64_t>>();
       own.guidance = values["guidance_embeds"].get<bool>() ? 3.5 : 0.0;
@@ -98,6 +109,7 @@ class Fixture {
     conditions.text = find("forward.text").set_requires_grad(true);
     conditions.pooled = find("forward.pooled").set_requires_grad(true);
     conditions.given = find("forward.given");
+    conditions.text_lengths = find("forward.text_lengths");
     if (const at::Tensor mask = find("forward.frame_mask"); mask.defined()) {
       conditions.frame_mask = mask.to(at::kBool);
     }
@@ -190,12 +202,14 @@ TEST_P(MMDiTTest, ForwardAndGradientsAreThoseOfDiffusers) {
 
 INSTANTIATE_TEST_SUITE_P(Models, MMDiTTest,
                          testing::Values("mmdit_sd3", "mmdit_sd35", "mmdit_flux", "mmdit_flux_dev",
-                                         "mmdit_given"));
+                                         "mmdit_given", "mmdit_hunyuan",
+                                         "mmdit_hunyuan_undistilled", "mmdit_hunyuan_heads"));
 
 /// A small model of one's own, whose captions are read without their padding.
 ModelConfig own_text(const std::string& architecture) {
   ModelConfig config;
   config.architecture = architecture;
+  config.frames = 1;
   config.height = 8;
   config.width = 8;
   config.learn_sigma = false;
@@ -215,7 +229,8 @@ at::Tensor tokens_of(std::vector<int64_t> ids) {
 
 TEST(MMDiTTextTest, PaddingIsNotReadWhereTheModelHasAnEncoder) {
   const at::NoGradGuard guard;
-  for (const char* architecture : {"sd3", "flux"}) {
+  for (const std::string architecture : {"sd3", "flux", "hunyuan_video"}) {
+    SCOPED_TRACE(architecture);
     MMDiT model(own_text(architecture));
     set_formula_weights(model);
     const at::Tensor x_t = formula_values("x_t", {1, 3, 8, 8});
@@ -260,6 +275,38 @@ TEST(MMDiTTextTest, ANullCaptionIsItsBuffer) {
   EXPECT_TRUE(model.forward(x_t, t, apart).equal(model.forward(x_t, t, zeros)));
 }
 
+TEST(MMDiTTextTest, OnlyTheWordsOfACaptionCountWithoutPadding) {
+  const at::NoGradGuard guard;
+  const Fixture fixture("mmdit_hunyuan");
+  MMDiT model(fixture.config());
+  set_weights(model, fixture, fixture.naming(model.config()));
+  const at::Tensor x_t = fixture.find("forward.x_t").narrow(0, 0, 1);
+  const at::Tensor t = fixture.find("forward.t").narrow(0, 0, 1);
+  diffusion::Conditions conditions = fixture.conditions();
+  conditions.text_lengths = at::full({1}, 3, at::kLong);
+  conditions.pooled = conditions.pooled.narrow(0, 0, 1);
+  const at::Tensor text = conditions.text.narrow(0, 0, 1).detach();
+  const auto drawn = [&](const at::Tensor& states) {
+    conditions.text = states;
+    return model.forward(x_t, t, conditions);
+  };
+  const at::Tensor alone = drawn(text.narrow(1, 0, 3));
+  EXPECT_LT(ops::relative_error(drawn(text), alone), tolerance::kFewRoundings);
+  at::Tensor other = text.clone();
+  other.narrow(1, 3, 2).fill_(7.0);
+  EXPECT_LT(ops::relative_error(drawn(other), alone), tolerance::kFewRoundings);
+  other.narrow(1, 2, 1).fill_(7.0);
+  EXPECT_GT(ops::relative_error(drawn(other), alone), 1e-3);
+
+  // A caption that is left out is one state.
+  conditions.null_text = at::full({1}, 1, at::kBool);
+  const at::Tensor null = drawn(text);
+  conditions.null_text = at::Tensor();
+  conditions.text_lengths = at::full({1}, 1, at::kLong);
+  conditions.pooled = at::zeros_like(conditions.pooled);
+  EXPECT_LT(ops::relative_error(drawn(at::zeros_like(text)), null), tolerance::kFewRoundings);
+}
+
 TEST(MMDiTTest, RefusesWhatDoesNotFit) {
   const auto refused = [](const auto& change) {
     ModelConfig config = own_text("flux");
@@ -272,6 +319,9 @@ TEST(MMDiTTest, RefusesWhatDoesNotFit) {
               HasSubstr("whose sum is that of a head's 16 dims"));
   EXPECT_THAT(refused([](ModelConfig& c) { c.transformer.second_attention = {0}; }),
               HasSubstr("Flux has no use for model.second_attention"));
+  EXPECT_THAT(refused([](ModelConfig& c) { c.transformer.refiner_depth = 1; }),
+              HasSubstr("Flux has no use for model.refiner_depth. Hint: leave it out; it is for "
+                        "HunyuanVideo"));
   EXPECT_THAT(refused([](ModelConfig& c) {
                 c.transformer.patch_frames = 2;
                 c.frames = 2;
@@ -316,13 +366,15 @@ std::vector<std::string> keys_of(Model& model, const nn::Naming& naming) {
 
 // Every parameter has a name in the files of the authors, and these are found by their names.
 TEST(MMDiTTest, AuthorsNamesAreFoundAgain) {
-  for (const char* name :
-       {"mmdit_sd3", "mmdit_sd35", "mmdit_flux", "mmdit_flux_dev", "mmdit_given"}) {
+  for (const char* name : {"mmdit_sd3", "mmdit_sd35", "mmdit_flux", "mmdit_flux_dev", "mmdit_given",
+                           "mmdit_hunyuan", "mmdit_hunyuan_undistilled"}) {
     SCOPED_TRACE(name);
     MMDiT model(Fixture(name).config());
-    const bool is_sd3 = std::string(name).starts_with("mmdit_sd3");
-    const nn::Naming naming =
-        is_sd3 ? original_sd3_naming(model.config()) : original_flux_naming(model.config());
+    const std::string kind = name;
+    const nn::Naming naming = kind.starts_with("mmdit_sd3") ? original_sd3_naming(model.config())
+                              : kind.starts_with("mmdit_hunyuan")
+                                  ? original_hunyuan_video_naming(model.config())
+                                  : original_flux_naming(model.config());
     std::vector<std::string> keys = keys_of(model, naming);
     for (const std::string prefix : {"", kModelPrefix}) {
       std::vector<std::string> prefixed;
@@ -352,6 +404,56 @@ TEST(MMDiTTest, AuthorsNamesAreFoundAgain) {
   EXPECT_FALSE(find_original_naming({"blocks.0.attn.qkv.weight"}, {}).has_value());
 }
 
+/// Names and shapes that files of a naming have for a model's parameters.
+std::map<std::string, std::vector<int64_t>> shapes_of(Model& model, const nn::Naming& naming) {
+  std::map<std::string, const nn::OtherName*> names;
+  for (const nn::OtherName& name : naming) {
+    names[name.path] = &name;
+  }
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const nn::OtherName& name = *names.at(path);
+    for (size_t part = 0; part < name.keys.size(); ++part) {
+      std::vector<int64_t> shape = parameter->shape;
+      shape[0] = nn::rows_of_key(name, part, shape[0]).count;
+      shapes[name.keys[part]] = std::move(shape);
+    }
+  }
+  return shapes;
+}
+
+// tools/reference/make_hunyuan_video_names.py has them of diffusers, and of the authors' file.
+TEST(MMDiTTest, PublishedFilesOfHunyuanVideoHaveItsNamesAndShapes) {
+  std::ifstream in(source_path("tests/models/data/hunyuan_video_names.json"));
+  const json published = json::parse(in);
+  ModelConfig config;
+  config.name = "HunyuanVideo-13B";
+  config.in_channels = 16;
+  config.frames = 1;
+  config.height = 64;
+  config.width = 64;
+  config.learn_sigma = false;
+  MMDiT model(resolved(config));
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
+  EXPECT_EQ(shapes_of(model, mmdit_naming(model.config())), published["diffusers"].get<Shapes>());
+  EXPECT_EQ(shapes_of(model, original_hunyuan_video_naming(model.config())),
+            published["authors"].get<Shapes>());
+  // Both are known by their names.
+  const auto names = [&](const char* whose) {
+    std::vector<std::string> keys;
+    for (const auto& [key, shape] : published[whose].get<Shapes>()) {
+      keys.push_back(key);
+    }
+    return keys;
+  };
+  const auto theirs = find_diffusers_naming(names("diffusers"));
+  ASSERT_TRUE(theirs.has_value());
+  EXPECT_THAT(keys_of(model, *theirs), testing::UnorderedElementsAreArray(names("diffusers")));
+  const auto original = find_original_naming(names("authors"), {});
+  ASSERT_TRUE(original.has_value());
+  EXPECT_THAT(keys_of(model, *original), testing::UnorderedElementsAreArray(names("authors")));
+}
+
 TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {
   const auto count = [](const char* name) {
     ModelConfig config;
@@ -359,7 +461,8 @@ TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {
     config.in_channels = 16;
     config.height = 64;
     config.width = 64;
-    config.frames = std::string(name).starts_with("OpenSora2") ? 5 : 1;
+    config.frames =
+        name == std::string("OpenSora2-11B") || name == std::string("HunyuanVideo-13B") ? 5 : 1;
     config.learn_sigma = false;
     config.time_scale = 1000.0;
     int64_t parameters = 0;
@@ -377,6 +480,7 @@ TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {
   EXPECT_EQ(count("Flux-Schnell"), 11'891'178'560);
   // Schnell's, and a linear of 4 (16 + 1) numbers of given frames.
   EXPECT_EQ(count("OpenSora2-11B"), 11'891'178'560 + (4 * 17 + 1) * 3072);
+  EXPECT_EQ(count("HunyuanVideo-13B"), 12'821'012'544);
 }
 
 }  // namespace mmdit_test
