@@ -127,9 +127,12 @@ int run(const EncodeTextsArguments& arguments) {
   if (!captions) {
     return 0;
   }
+  const models::CaptionFrame* const frame = encoder->frame();
   const data::CaptionTokens tokens{
       .tokenizer = tokenizer,
       .beside = pipelines::tokenizers_beside(arguments.text_encoder),
+      .before = frame == nullptr ? "" : frame->before,
+      .behind = frame == nullptr ? "" : frame->behind,
       .max_length =
           token_limit(arguments, wanted, *tokenizer, encoder->piece()) - encoder->num_states(0),
       .piece = encoder->piece(),

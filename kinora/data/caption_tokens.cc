@@ -59,7 +59,7 @@ tokenizers::Tokens encode(const CaptionTokens& tokens, std::string_view caption)
   const std::string text =
       tokens.cleans ? prompts::preprocess_caption(caption) : std::string(caption);
   tokenizers::Tokens result = tokenizers::encode_in_pieces(
-      *tokens.tokenizer, text,
+      *tokens.tokenizer, tokens.before + text + tokens.behind,
       {.max_length = own_length(tokens), .piece = tokens.piece, .pads = tokens.pads});
   add_tokens_beside(tokens.beside, text, result.ids);
   return result;

@@ -24,6 +24,9 @@ struct CaptionTokens {
   std::shared_ptr<const tokenizers::Tokenizer> tokenizer;
   /// Their tokens stand behind the others, which are padded (`pads`) to what max_length leaves.
   std::vector<TokenizerBeside> beside = {};
+  /// What stands around each caption (models::CaptionFrame); those beside do without.
+  std::string before = {};
+  std::string behind = {};
   /// L: places that every text has, special tokens counted. Longer texts are cut off.
   int64_t max_length = 0;
   /// A longer text stands in pieces of so many tokens (tokenizers/pieces.h); nothing: in one.

@@ -40,19 +40,22 @@ namespace fs = std::filesystem;
 /// Captions that are encoded at once.
 constexpr size_t kAtOnce = 32;
 
+bool keeps_captions(const models::ModelConfig& model) {
+  return models::family_of(model).keeps_captions;
+}
+
 /// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights. Returns
 /// how many tokens the encoder knows.
 int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
                   const models::ModelConfig& model) {
   const std::unique_ptr<models::TextEncoder> encoder = pipelines::described_text_encoder(path);
   const bool reads_clip = models::pads_captions(model) && models::family_of(model).conditions.micro;
-  const char* const reads =
-      reads_clip ? "CLIP" : (models::pads_captions(model) ? "T5 and CLIP" : "T5");
-  const char* const is = encoder->beside().tokens > 0   ? "T5 and CLIP"
-                         : encoder->piece().has_value() ? "CLIP"
-                                                        : "T5";
-  KINORA_CHECK(std::string_view(reads) == is, kConfig, "[sample] the text encoder of ", path,
-               " is a ", is, ", but ", models::name_of(model), " reads ", reads,
+  const std::string reads = reads_clip                     ? "CLIP"
+                            : models::pads_captions(model) ? "T5 and CLIP"
+                            : keeps_captions(model)        ? "Llama and CLIP"
+                                                           : "T5";
+  KINORA_CHECK(encoder->kind() == reads, kConfig, "[sample] the text encoder of ", path, " is a ",
+               encoder->kind(), ", but ", models::name_of(model), " reads ", reads,
                "'s states. Hint: take both from one pipeline");
   KINORA_CHECK(encoder->width() == model.text_channels, kConfig, "[sample] the text encoder of ",
                path, " makes states of ", encoder->width(), " channels, but ",
@@ -74,7 +77,7 @@ int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
 
 /// What is done to captions, in words.
 std::string cleaning_of(const models::ModelConfig& model, const CaptionOptions& options) {
-  if (models::pads_captions(model)) {
+  if (models::pads_captions(model) || keeps_captions(model)) {
     return "as written";
   }
   if (models::family_of(model).tidies_captions) {
@@ -85,7 +88,7 @@ std::string cleaning_of(const models::ModelConfig& model, const CaptionOptions& 
 
 std::string cleaned(const std::string& text, const models::ModelConfig& model,
                     const CaptionOptions& options) {
-  if (models::pads_captions(model)) {
+  if (models::pads_captions(model) || keeps_captions(model)) {
     return text;
   }
   if (models::family_of(model).tidies_captions) {
@@ -144,14 +147,30 @@ void say_encoded(const tokenizers::Tokenizer& tokenizer, const std::string& give
            " cut off: ", tokens.str());
 }
 
+/// A caption's pieces in what captions of the encoder stand in; null: nothing.
+std::vector<prompts::WeightedText> framed(std::vector<prompts::WeightedText> pieces,
+                                          const models::CaptionFrame* frame) {
+  if (frame == nullptr) {
+    return pieces;
+  }
+  if (pieces.empty()) {
+    pieces.emplace_back();
+  }
+  pieces.front().text.insert(0, frame->before);
+  pieces.back().text += frame->behind;
+  return pieces;
+}
+
 /// Texts that differ, as numbers.
 std::vector<WeightedTokens> tokens_of(const tokenizers::Tokenizer& tokenizer,
                                       const std::vector<std::string>& texts,
                                       const models::ModelConfig& model, int64_t max_length,
+                                      const models::CaptionFrame* frame,
                                       const CaptionOptions& options) {
   std::vector<WeightedTokens> all;
   for (const std::string& text : texts) {
-    const std::vector<prompts::WeightedText> pieces = cleaned_pieces(text, model, options);
+    const std::vector<prompts::WeightedText> pieces =
+        framed(cleaned_pieces(text, model, options), frame);
     all.push_back(weighted_tokens(tokenizer, pieces, max_length));
     const WeightedTokens& tokens = all.back();
     if (options.says && options.verbose) {
@@ -179,7 +198,7 @@ void pad_all(std::vector<WeightedTokens>& texts, const tokenizers::Tokenizer& to
   }
 }
 
-/// Behind every text the tokens of the CLIPs beside a T5.
+/// Behind every text the tokens of the CLIPs beside the main encoder.
 void add_beside(std::vector<WeightedTokens>& numbers, const std::vector<std::string>& texts,
                 const std::vector<data::TokenizerBeside>& beside,
                 const models::ModelConfig& model) {
@@ -359,10 +378,10 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
     }
   }
   const std::vector<data::TokenizerBeside> beside = pipelines::tokenizers_beside(encoder_folder);
-  const int64_t most_tokens =
-      shape.length - pipelines::described_text_encoder(encoder_folder)->beside().states;
+  const auto described = pipelines::described_text_encoder(encoder_folder);
+  const int64_t most_tokens = shape.length - described->beside().states;
   std::vector<WeightedTokens> numbers =
-      tokens_of(tokenizer, texts, recipe.model, most_tokens, options);
+      tokens_of(tokenizer, texts, recipe.model, most_tokens, described->frame(), options);
   if (its.cuts_negative) {
     pad_first(numbers, tokenizer);
   }

@@ -100,7 +100,12 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
     tokens.beside = pipelines::tokenizers_beside(text.encoder);
   }
   if (!tokens.beside.empty()) {
-    tokens.max_length -= pipelines::described_text_encoder(text.encoder)->num_states(0);
+    const auto encoder = pipelines::described_text_encoder(text.encoder);
+    tokens.max_length -= encoder->num_states(0);
+    if (const models::CaptionFrame* const frame = encoder->frame()) {
+      tokens.before = frame->before;
+      tokens.behind = frame->behind;
+    }
   }
   if (models::family_of(recipe.model).conditions.pooled && piece) {
     KINORA_CHECK(text.max_length <= *piece, kConfig, "[text] text.max_length must be at most ",
@@ -119,7 +124,8 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
 
 bool cleans_captions(const models::ModelConfig& model) {
   const models::Family& family = models::family_of(model);
-  return !family.conditions.pooled && !family.tidies_captions && !models::pads_captions(model);
+  return !family.conditions.pooled && !family.tidies_captions && !family.keeps_captions &&
+         !models::pads_captions(model);
 }
 
 }  // namespace kinora::inference

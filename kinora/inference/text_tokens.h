@@ -27,7 +27,8 @@ struct NewToken {
 [[nodiscard]] std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe);
 
 /// Whether captions are cleaned before they are tokenised where nobody says (text.clean): not where
-/// the model reads one vector a caption, nor where they are padded as CLIP's. It may be unresolved.
+/// the model reads one vector a caption, nor where they are padded as CLIP's or kept as they are
+/// written. It may be unresolved.
 [[nodiscard]] bool cleans_captions(const models::ModelConfig& model);
 
 }  // namespace kinora::inference

@@ -15,6 +15,7 @@ namespace {
 using checkpoint::LateTensors;
 using models::Activation;
 using models::ClipTextConfig;
+using models::LlamaConfig;
 using models::T5Config;
 
 constexpr const char* kRoom = "text encoder";  // in errors
@@ -32,7 +33,7 @@ constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"quick_gelu", Activation::kQuickGelu},
     {"silu", Activation::kSilu},
 };
-constexpr const char* kModelTypes[] = {"t5", "mt5", "umt5", "clip_text_model", "clip"};
+constexpr const char* kModelTypes[] = {"t5", "mt5", "umt5", "llama", "clip_text_model", "clip"};
 constexpr std::string_view kGated = "gated-";
 
 double epsilon(const DiffusersConfig& config, const char* key, double otherwise) {
@@ -114,6 +115,42 @@ ClipTextConfig clip_config(const DiffusersConfig& values) {
   return config;
 }
 
+LlamaConfig llama_config(const DiffusersConfig& values) {
+  LlamaConfig config;
+  config.vocab_size = values.size("vocab_size", config.vocab_size, kMostWords);
+  config.hidden_size = values.size("hidden_size", config.hidden_size, kMostChannels);
+  config.intermediate_size =
+      values.size("intermediate_size", config.intermediate_size, kMostChannels);
+  config.num_hidden_layers =
+      values.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
+  config.num_attention_heads =
+      values.size("num_attention_heads", config.num_attention_heads, kMostChannels);
+  config.num_key_value_heads =
+      values.size("num_key_value_heads", config.num_attention_heads, kMostChannels);
+  config.head_dim =
+      values.size("head_dim", std::max<int64_t>(config.hidden_size / config.num_attention_heads, 1),
+                  kMostChannels);
+  config.activation =
+      activation_named(values, "hidden_act", values.get<std::string>("hidden_act", "silu"));
+  config.rms_norm_eps = epsilon(values, "rms_norm_eps", config.rms_norm_eps);
+  values.require<bool>("attention_bias", false, false);
+  values.require<bool>("mlp_bias", false, false);
+  // transformers 5 writes rope_parameters, older ones rope_theta and, of Llama 3.1, rope_scaling.
+  const bool is_new = values.is_object("rope_parameters");
+  const DiffusersConfig rope = is_new ? values.within("rope_parameters") : values;
+  config.rope_theta = rope.get<double>("rope_theta", config.rope_theta);
+  KINORA_CHECK(config.rope_theta > 0.0, kConfig, values.message(),
+               "rope_theta must be positive, got ", config.rope_theta);
+  if (is_new) {
+    rope.require<std::string>("rope_type", "default", "default");
+  } else {
+    KINORA_CHECK(!values.has("rope_scaling"), kConfig, values.message(),
+                 "rope_scaling must be null, got ", values.written("rope_scaling"),
+                 ". Hint: LLaMA 3 has none, 3.1 and later have");
+  }
+  return config;
+}
+
 bool has_projection(const DiffusersConfig& values) {
   for (const auto& name : values.get<std::vector<std::string>>("architectures", {})) {
     if (name == "CLIPTextModelWithProjection") {
@@ -130,6 +167,9 @@ TextEncoderConfig parse(const DiffusersConfig& values) {
   if (type == "t5" || type == "mt5" || type == "umt5") {
     return t5_config(values, type);
   }
+  if (type == "llama") {
+    return llama_config(values);
+  }
   if (type == "clip_text_model") {
     ClipTextConfig config = clip_config(values);
     config.projection_dim =
@@ -142,7 +182,7 @@ TextEncoderConfig parse(const DiffusersConfig& values) {
     return config;
   }
   throw_error(ErrorKind::kConfig, values.message(),
-              "model_type must be t5, mt5, umt5, clip_text_model or clip, got ",
+              "model_type must be t5, mt5, umt5, llama, clip_text_model or clip, got ",
               io::in_quotes(type));
 }
 
@@ -244,9 +284,33 @@ ClipTextConfig clip_config_of(const LateTensors& tensors, const std::string& whe
   return config;
 }
 
+LlamaConfig llama_config_of(const LateTensors& tensors, const std::string& where) {
+  constexpr double kTheta = 5e5;
+  constexpr double kEpsilon = 1e-5;
+  const std::string first = "layers.0.self_attn.";
+  LlamaConfig config;
+  std::tie(config.vocab_size, config.hidden_size) = matrix(tensors, "embed_tokens.weight", where);
+  config.intermediate_size = matrix(tensors, "layers.0.mlp.gate_proj.weight", where).first;
+  config.num_hidden_layers = count_blocks(tensors, "layers.", ".mlp.gate_proj.weight");
+  const int64_t queries = matrix(tensors, first + "q_proj.weight", where).first;
+  const int64_t keys = matrix(tensors, first + "k_proj.weight", where).first;
+  KINORA_CHECK(queries % config.head_dim == 0 && keys % config.head_dim == 0, kIo,
+               "[text encoder] ", where, ": ", first, "q_proj and k_proj must be heads of ",
+               config.head_dim, " channels, got ", queries, " and ", keys,
+               ". Hint: a config.json beside it says how many heads there are");
+  config.num_attention_heads = queries / config.head_dim;
+  config.num_key_value_heads = keys / config.head_dim;
+  config.rms_norm_eps = kEpsilon;
+  config.rope_theta = kTheta;
+  return config;
+}
+
 std::unique_ptr<models::TextEncoder> make_text_encoder(const TextEncoderConfig& config) {
   if (const auto* t5 = std::get_if<T5Config>(&config)) {
     return std::make_unique<models::T5Encoder>(*t5);
+  }
+  if (const auto* llama = std::get_if<LlamaConfig>(&config)) {
+    return std::make_unique<models::LlamaEncoder>(*llama);
   }
   return std::make_unique<models::ClipTextEncoder>(std::get<ClipTextConfig>(config));
 }

@@ -17,9 +17,9 @@
 #include "kinora/core/text.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
+#include "kinora/models/text_encoders/encoder_with_clips.h"
 #include "kinora/models/text_encoders/joint_text_encoder.h"
 #include "kinora/models/text_encoders/open_clip_names.h"
-#include "kinora/models/text_encoders/t5_with_clips.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/staged_copies.h"
@@ -57,6 +57,11 @@ constexpr Kind kT5 = {"block.0.layer.0.SelfAttention.q.weight", "encoder.", "dec
                       }};
 constexpr Kind kClip = {"encoder.layers.0.self_attn.q_proj.weight", "text_model.", "vision_model.",
                         "text_projection.weight", clip_config};
+
+constexpr Kind kLlama = {"layers.0.mlp.gate_proj.weight", "", "vision_tower.", "",
+                         [](const LateTensors& tensors, const std::string& where) {
+                           return TextEncoderConfig(llama_config_of(tensors, where));
+                         }};
 
 constexpr std::string_view kOpenClipImages = "visual.";
 /// What stands before the keys of SDXL's encoders in one file, with their numbers.
@@ -113,7 +118,7 @@ struct Place {
 std::vector<Place> places_in(const std::vector<std::string>& names, const std::string& wanted) {
   std::vector<Place> places;
   for (const std::string& name : names) {
-    for (const Kind* kind : {&kT5, &kClip, &kOpenClip}) {
+    for (const Kind* kind : {&kT5, &kClip, &kOpenClip, &kLlama}) {
       if (!name.starts_with(wanted) || !name.ends_with(kind->anchor)) {
         continue;
       }
@@ -131,8 +136,8 @@ Place only_place(const WeightsFile& file, const std::string& wanted) {
   std::vector<Place> places = places_in(file.names(), wanted);
   KINORA_CHECK(!places.empty(), kIo, "[text encoder] ", file.path(),
                " has no text encoder: no key ", wanted.empty() ? "" : "after " + wanted + " ",
-               "ends with ", kT5.anchor, " (T5), ", kClip.anchor, " (CLIP) or ", kOpenClip.anchor,
-               " (OpenCLIP)");
+               "ends with ", kT5.anchor, " (T5), ", kLlama.anchor, " (Llama), ", kClip.anchor,
+               " (CLIP) or ", kOpenClip.anchor, " (OpenCLIP)");
   std::vector<std::string> prefixes;
   for (const Place& place : places) {
     prefixes.push_back(io::in_quotes(place.prefix));
@@ -156,9 +161,10 @@ LateTensors tensors_at(const WeightsFile& file, const Place& place) {
       tensors.insert_or_assign(std::string(place.kind->beside), tensor);
     } else if (name.starts_with(place.prefix)) {
       const std::string key = name.substr(place.prefix.size());
-      if (key == "embed_tokens.weight") {  // the same as shared.weight, which is taken if there
-        tensors.emplace("shared.weight", tensor);
-      } else if (key != "embeddings.position_ids") {  // old CLIPs: 0, 1, 2, ...
+      if (place.kind == &kT5 && key == "embed_tokens.weight") {
+        tensors.emplace("shared.weight", tensor);          // the same, which is taken if there
+      } else if (key != "embeddings.position_ids" &&       // old CLIPs: 0, 1, 2, ...
+                 !key.ends_with("rotary_emb.inv_freq")) {  // old Llamas: as rope_theta says
         tensors.emplace(own + key, tensor);
       }
     }
@@ -283,6 +289,25 @@ constexpr size_t kMostParts = 3;
 /// What the second one reads behind a text's end, as published: "!".
 constexpr int64_t kSdxlPadding = 0;
 
+/// What HunyuanVideo reads of its language model.
+constexpr models::TextLayer kLayerOfHunyuan = {.before_last = 2, .normed = false};
+/// And what captions stand in there. The first 95 of the tokens are those of what stands before.
+const models::CaptionFrame& frame_of_hunyuan() {
+  static const models::CaptionFrame frame = {
+      .before =
+          "<|start_header_id|>system<|end_header_id|>\n\nDescribe the video by detailing the "
+          "following aspects: 1. The main content and theme of the video.2. The color, shape, "
+          "size, "
+          "texture, quantity, text, and spatial relationships of the objects.3. Actions, events, "
+          "behaviors temporal relationships, physical movement changes of the objects.4. "
+          "background "
+          "environment, light, style and atmosphere.5. camera angles, movements, and transitions "
+          "used in the video:<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n",
+      .behind = "<|eot_id|>",
+      .tokens = 95};
+  return frame;
+}
+
 /// One of several encoders that are read as one: a folder of its own, or in a file the keys that
 /// begin so.
 struct JointPart {
@@ -290,8 +315,8 @@ struct JointPart {
   std::string prefix;
 };
 
-/// The encoders of SDXL, of Flux and Stable Diffusion 3 or, one alone, of SDXL's refiner, in a
-/// folder or a file; else none.
+/// The encoders of SDXL, of Flux, Stable Diffusion 3 and HunyuanVideo or, one alone, of SDXL's
+/// refiner, in a folder or a file; else none.
 std::vector<JointPart> joint_parts(const fs::path& path) {
   std::vector<JointPart> parts;
   if (fs::is_regular_file(path)) {
@@ -302,7 +327,7 @@ std::vector<JointPart> joint_parts(const fs::path& path) {
   } else if (fs::is_regular_file(path / "text_encoder_2/config.json") &&
              !fs::is_regular_file(path / "config.json")) {
     for (size_t i = 0; i < kMostParts; ++i) {
-      const std::string name = models::T5WithClips::child_name(i);
+      const std::string name = models::EncoderWithClips::child_name(i);
       if (fs::is_regular_file(path / name / "config.json")) {
         parts.push_back({path / name, ""});
       }
@@ -322,14 +347,17 @@ TextEncoderConfig config_of(const JointPart& part) {
   return part.prefix.empty() ? config_in(part.path) : part_at(part.path, part.prefix).config;
 }
 
-/// The T5 behind CLIPs; nothing where there is none.
-std::optional<models::T5Config> last_t5(const std::vector<JointPart>& parts) {
+/// Which one has CLIPs beside it: a T5 behind them, or a Llama before one. Nothing: none.
+std::optional<size_t> main_part(const std::vector<JointPart>& parts) {
   if (parts.size() < 2) {
     return std::nullopt;
   }
-  const TextEncoderConfig config = config_of(parts.back());
-  const auto* const t5 = std::get_if<models::T5Config>(&config);
-  return t5 == nullptr ? std::nullopt : std::optional(*t5);
+  if (std::holds_alternative<models::T5Config>(config_of(parts.back()))) {
+    return parts.size() - 1;
+  }
+  return std::holds_alternative<models::LlamaConfig>(config_of(parts.front()))
+             ? std::optional<size_t>(0)
+             : std::nullopt;
 }
 
 models::ClipTextConfig clip_of(const JointPart& part) {
@@ -337,8 +365,9 @@ models::ClipTextConfig clip_of(const JointPart& part) {
   const auto* const clip = std::get_if<models::ClipTextConfig>(&config);
   KINORA_CHECK(
       clip != nullptr, kConfig, "[text encoder] ", part.path,
-      " must be a CLIP, as SDXL's and those before the T5 of Flux and Stable Diffusion 3, got "
-      "a T5. Hint: name the folder of one of them");
+      " must be a CLIP, as SDXL's and those beside the T5 of Flux and Stable Diffusion 3 or the "
+      "Llama of HunyuanVideo, got ",
+      make_text_encoder(config)->kind(), ". Hint: name the folder of one of them");
   return *clip;
 }
 
@@ -362,12 +391,21 @@ int64_t second_padding(const fs::path& path) {
 /// The encoders as one, without weights.
 std::unique_ptr<models::TextEncoder> encoder_of(const fs::path& path,
                                                 const std::vector<JointPart>& parts) {
-  if (const std::optional<models::T5Config> t5 = last_t5(parts)) {
+  if (const std::optional<size_t> main = main_part(parts)) {
     std::vector<models::ClipTextConfig> clips;
-    for (size_t i = 0; i + 1 < parts.size(); ++i) {
-      clips.push_back(clip_of(parts[i]));
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i != *main) {
+        clips.push_back(clip_of(parts[i]));
+      }
     }
-    return std::make_unique<models::T5WithClips>(clips, *t5);
+    const bool is_language_model = *main == 0;
+    auto joint = std::make_unique<models::EncoderWithClips>(
+        clips, make_text_encoder(config_of(parts[*main])), *main,
+        is_language_model ? std::optional(frame_of_hunyuan()) : std::nullopt);
+    if (is_language_model) {
+      joint->set_default_layer(kLayerOfHunyuan);
+    }
+    return joint;
   }
   KINORA_CHECK(parts.size() <= 2, kConfig, "[text encoder] ", parts.back().path,
                " must be a T5 behind two CLIPs, as Stable Diffusion 3's, got a CLIP");
@@ -390,7 +428,7 @@ Outline outline_of_parts(const fs::path& path, const std::vector<JointPart>& par
   Outline result;
   result.encoder = encoder_of(path, parts);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string below = parts.size() == 1 ? "" : models::T5WithClips::child_name(i);
+    const std::string below = parts.size() == 1 ? "" : models::EncoderWithClips::child_name(i);
     Part part = part_at(parts[i].path, parts[i].prefix);
     for (auto& [key, tensor] : part.tensors) {
       result.tensors.emplace(below.empty() ? key : below + "." + key, tensor);
@@ -530,10 +568,11 @@ std::vector<checkpoint::WeightedAdapter> read_text_adapters(const std::vector<st
 std::vector<data::TokenizerBeside> tokenizers_beside(const fs::path& path) {
   const std::vector<JointPart> parts = joint_parts(path);
   std::vector<data::TokenizerBeside> beside;
-  if (parts.empty() || !last_t5(parts)) {
-    return beside;
-  }
-  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+  const std::optional<size_t> main = main_part(parts);
+  for (size_t i = 0; main && i < parts.size(); ++i) {
+    if (i == *main) {
+      continue;
+    }
     const fs::path folder = path / ("tokenizer" + (i == 0 ? "" : "_" + std::to_string(i + 1)));
     const models::ClipTextConfig clip = clip_of(parts[i]);
     auto tokenizer =

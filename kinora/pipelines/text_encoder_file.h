@@ -42,7 +42,9 @@ struct TextEncoderOptions {
 ///   - a folder of SDXL, which has a second CLIP in text_encoder_2/ and its tokenizer in
 ///     tokenizer_2/: both are one encoder (JointTextEncoder), or of the refiner that one alone, of
 ///     whose states those behind the block before the last are read, without the last norm;
-///   - a folder of Flux or Stable Diffusion 3, with a T5 behind one CLIP or two (T5WithClips);
+///   - a folder of Flux or Stable Diffusion 3, with a T5 behind one CLIP or two, or of
+///   HunyuanVideo,
+///     with a Llama before a CLIP (EncoderWithClips);
 ///   - a file of weights, or an index. The encoder's keys may have anything before them
 ///     ("text_encoder.", "cond_stage_model.transformer."), and other parts may lie beside it: T5's
 ///     decoder, CLIP's vision tower, a whole pipeline. A config.json beside it is followed if it is
@@ -55,9 +57,9 @@ struct TextEncoderOptions {
 [[nodiscard]] std::unique_ptr<models::TextEncoder> open_text_encoder(
     const std::filesystem::path& path, const TextEncoderOptions& options);
 
-/// The tokenizers of the CLIPs beside the T5 of Flux and Stable Diffusion 3, in the folder of the
-/// pipeline `path`; [] for other encoders. Errors of Tokenizer::load(); kConfig where one has
-/// tokens that its encoder lacks.
+/// The tokenizers of the CLIPs beside the T5 of Flux and Stable Diffusion 3 and the Llama of
+/// HunyuanVideo, in the folder of the pipeline `path`; [] for other encoders. Errors of
+/// Tokenizer::load(); kConfig where one has tokens that its encoder lacks.
 [[nodiscard]] std::vector<data::TokenizerBeside> tokenizers_beside(
     const std::filesystem::path& path);
 

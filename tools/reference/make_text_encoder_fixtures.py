@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{t5,t5_gated,umt5,t5_xxl_layer,clip_old_end,clip_projection}.safetensors: what
+"""Writes tests/models/data/{t5,t5_gated,umt5,t5_xxl_layer,clip_old_end,clip_projection,llama}.safetensors: what
 transformers' text encoders make of formula.py's weights, in float64; and the weights of the first as a
-folder of transformers, tests/pipelines/data/t5_bin. Wants torch and transformers 5.
+folder of transformers, tests/pipelines/data/t5_bin. Wants torch and transformers 5. With names as arguments it
+writes only those.
 
   ids, lengths               I64 [rows], [texts]: the texts one after the other
   states                     [rows, C]: each text's own, padding masked
   before_last                [rows, C]: hidden_states[-2], not normed
+  two_before_last            [rows, C], llama: hidden_states[-3]
   pooled                     [texts, P], CLIP
   padded.ids, padded.states  [texts, L], [texts, L, C]: padded, nothing masked
   large.states               [rows, C], t5_gated: with all wo times 2^15, beyond fp16
@@ -20,6 +22,7 @@ since it does not divide scores. Norms of T5 compute their mean square in float3
 import json
 import math
 import pathlib
+import sys
 
 import torch
 import transformers
@@ -85,6 +88,8 @@ def run(name, model, lengths, vocabulary, end, prefix="", padded_length=0, gradi
     pooled = output.get("text_embeds", output.get("pooler_output"))
     tensors = {"ids": torch.tensor(sum(ids, [])), "lengths": torch.tensor(lengths), "states": states,
                "before_last": rows_of(output.hidden_states[-2], lengths)}
+    if isinstance(model, transformers.LlamaModel):
+        tensors["two_before_last"] = rows_of(output.hidden_states[-3], lengths)
     loss = (states * formula.values("states", states.shape)).sum()
     if pooled is not None:
         tensors["pooled"] = pooled
@@ -147,6 +152,15 @@ def clip(name, projected, **config):
         padded_length=21)
 
 
+def llama():
+    """Heads that do not add up to the width, three of which read one of keys."""
+    configuration = transformers.LlamaConfig(
+        vocab_size=48, hidden_size=24, intermediate_size=40, num_hidden_layers=4, num_attention_heads=6,
+        num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    model = transformers.LlamaModel._from_config(configuration, attn_implementation="eager")
+    run("llama", model, [5, 17, 1, 17, 40], 48, 2, padded_length=44)
+
+
 def t5_in_bin_files():
     """The weights of t5.safetensors as torch.save's shards with an index, with both names of the vocabulary."""
     metadata = tensor_file.load(DATA / "t5.safetensors")[1]
@@ -165,12 +179,18 @@ def t5_in_bin_files():
     print(folder.name, sum(path.stat().st_size for path in folder.iterdir()), "bytes")
 
 
+FIXTURES = {
+    "t5": lambda: t5("t5", "T5", feed_forward_proj="relu"),
+    "t5_gated": lambda: t5("t5_gated", "T5", feed_forward_proj="gated-gelu"),
+    "umt5": lambda: t5("umt5", "UMT5", feed_forward_proj="gated-gelu"),
+    "clip_old_end": lambda: clip("clip_old_end", False, hidden_act="quick_gelu", eos_token_id=2),
+    "clip_projection": lambda: clip("clip_projection", True, hidden_act="gelu", eos_token_id=47, projection_dim=10),
+    "t5_xxl_layer": xxl,
+    "llama": llama,
+    "t5_bin": t5_in_bin_files,
+}
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    t5("t5", "T5", feed_forward_proj="relu")
-    t5("t5_gated", "T5", feed_forward_proj="gated-gelu")
-    t5("umt5", "UMT5", feed_forward_proj="gated-gelu")
-    clip("clip_old_end", False, hidden_act="quick_gelu", eos_token_id=2)
-    clip("clip_projection", True, hidden_act="gelu", eos_token_id=47, projection_dim=10)
-    xxl()
-    t5_in_bin_files()
+    for name in sys.argv[1:] or FIXTURES:
+        FIXTURES[name]()

@@ -42,6 +42,7 @@ class ClipTextEncoder : public TextEncoder {
   using TextEncoder::encode;
 
   [[nodiscard]] const ClipTextConfig& config() const { return config_; }
+  [[nodiscard]] std::string kind() const override { return "CLIP"; }
   [[nodiscard]] int64_t num_blocks() const override { return config_.num_hidden_layers; }
   [[nodiscard]] int64_t width() const override { return config_.hidden_size; }
   [[nodiscard]] int64_t pooled_width() const override;

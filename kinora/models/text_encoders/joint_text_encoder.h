@@ -24,6 +24,7 @@ class JointTextEncoder : public TextEncoder {
   [[nodiscard]] TextStates encode(const TextTokens& tokens, const TextLayer& layer) override;
   using TextEncoder::encode;
 
+  [[nodiscard]] std::string kind() const override { return "CLIP"; }
   [[nodiscard]] int64_t num_blocks() const override {
     return first_.num_blocks() + second_.num_blocks();
   }

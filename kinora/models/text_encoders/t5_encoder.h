@@ -85,6 +85,7 @@ class T5Encoder : public TextEncoder {
                                          const at::Tensor& buckets) const;
 
   [[nodiscard]] const T5Config& config() const { return config_; }
+  [[nodiscard]] std::string kind() const override { return "T5"; }
   [[nodiscard]] int64_t num_blocks() const override { return config_.num_layers; }
   [[nodiscard]] int64_t width() const override { return config_.d_model; }
   [[nodiscard]] int64_t pooled_width() const override { return 0; }

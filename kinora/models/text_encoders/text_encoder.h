@@ -52,7 +52,14 @@ struct TextStates {
 /// What other vocabularies add to a text.
 struct TokensBeside {
   int64_t tokens = 0;  ///< behind its own
-  int64_t states = 0;  ///< before those of its own tokens
+  int64_t states = 0;  ///< before those of its own tokens, less than 0: so many of these have none
+};
+
+/// Words around a caption, for an encoder that is a language model.
+struct CaptionFrame {
+  std::string before;
+  std::string behind;
+  int64_t tokens = 0;  ///< so many of the first have no state: those of `before`
 };
 
 /// Says that the parameters of a block are read from now on (`begins`), or no longer.
@@ -74,6 +81,8 @@ class TextEncoder : public nn::Module {
   [[nodiscard]] const TextLayer& default_layer() const { return layer_; }
   void set_default_layer(const TextLayer& layer) { layer_ = layer; }
 
+  /// What it is called: "T5".
+  [[nodiscard]] virtual std::string kind() const = 0;
   [[nodiscard]] virtual int64_t num_blocks() const = 0;
   /// Channels of a state.
   [[nodiscard]] virtual int64_t width() const = 0;
@@ -85,6 +94,8 @@ class TextEncoder : public nn::Module {
   [[nodiscard]] virtual std::optional<int64_t> piece() const { return std::nullopt; }
   /// Of an encoder of several vocabularies: what each text has beside the tokens of the first.
   [[nodiscard]] virtual TokensBeside beside() const { return {}; }
+  /// What its captions stand in; null: nothing.
+  [[nodiscard]] virtual const CaptionFrame* frame() const { return nullptr; }
   /// States of a text of so many tokens; of 0 tokens, by how many it has more states than tokens.
   [[nodiscard]] int64_t num_states(int64_t tokens) const {
     return tokens - beside().tokens + beside().states;

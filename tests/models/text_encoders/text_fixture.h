@@ -9,6 +9,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
+#include "kinora/models/text_encoders/llama_encoder.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
 #include "tests/models/formula_values.h"
 #include "tests/places.h"
@@ -76,10 +77,27 @@ class TextFixture {
             .eos_token_id = json["eos_token_id"]};
   }
 
+  [[nodiscard]] LlamaConfig llama() const {
+    const auto json = nlohmann::json::parse(config_text());
+    return {.vocab_size = json["vocab_size"],
+            .hidden_size = json["hidden_size"],
+            .intermediate_size = json["intermediate_size"],
+            .num_hidden_layers = json["num_hidden_layers"],
+            .num_attention_heads = json["num_attention_heads"],
+            .num_key_value_heads = json["num_key_value_heads"],
+            .head_dim = json["head_dim"],
+            .rms_norm_eps = json["rms_norm_eps"],
+            .rope_theta = json["rope_parameters"]["rope_theta"]};
+  }
+
   /// Without weights.
   [[nodiscard]] std::unique_ptr<TextEncoder> encoder() const {
-    if (nlohmann::json::parse(config_text())["model_type"] == "clip_text_model") {
+    const auto type = nlohmann::json::parse(config_text())["model_type"];
+    if (type == "clip_text_model") {
       return std::make_unique<ClipTextEncoder>(clip());
+    }
+    if (type == "llama") {
+      return std::make_unique<LlamaEncoder>(llama());
     }
     return std::make_unique<T5Encoder>(t5());
   }
