@@ -2,10 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/silu.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/where.h>
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kinora/models/transformers/seams.h"
@@ -23,6 +26,16 @@ constexpr int64_t kMlpRatio = 4;
 TransformerConfig without_head_norms(TransformerConfig config) {
   config.qk_norm = ops::Switch::kOff;
   return config;
+}
+
+/// Of few tokens: composed, so that gradients are the same in every run on a GPU, too.
+at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                  const at::Tensor& is_read) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(-1)));
+  const at::Tensor scores =
+      at::matmul(q * scale, k.transpose(-2, -1))
+          .masked_fill(is_read.logical_not(), -std::numeric_limits<double>::infinity());
+  return at::matmul(at::softmax(scores, -1), v);
 }
 
 }  // namespace
@@ -44,9 +57,8 @@ at::Tensor RefinerBlock::forward(const at::Tensor& x, const at::Tensor& conditio
                                  const at::Tensor& is_read) const {
   const std::vector<at::Tensor> gates = adaLN_modulation.forward(condition);
   const std::vector<at::Tensor> parts =
-      attn.project(norm1.forward(x)).permute({2, 0, 3, 1, 4}).unbind(0);  // [B, H, L, D]
-  const at::Tensor attended =
-      at::scaled_dot_product_attention(parts[0], parts[1], parts[2], is_read);
+      attn.project(norm1.forward(x)).to(at::kFloat).permute({2, 0, 3, 1, 4}).unbind(0);
+  const at::Tensor attended = attend(parts[0], parts[1], parts[2], is_read);  // [B, H, L, D]
   const at::Tensor y =
       gated_sum(x, gates[0], attn.finish(attended.transpose(1, 2).flatten(2).unsqueeze(1)));
   return tapped(
