@@ -13,6 +13,7 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/io/file.h"
+#include "kinora/models/families.h"
 #include "kinora/prompts/wildcards.h"
 
 namespace kinora::inference {
@@ -22,6 +23,20 @@ template <typename T>
 void copy_row(const std::vector<T>& values, const at::Tensor& rows, int64_t row) {
   std::copy(values.begin(), values.end(),
             rows.mutable_data_ptr<T>() + row * static_cast<int64_t>(values.size()));
+}
+
+/// How many places of states are read: without those that are padding in all texts, where these are
+/// tokens of the blocks and nobody reads padding.
+int64_t places_read(const Prompts& prompts, const models::ModelConfig& model) {
+  if (prompts.shape.is_ids() || !models::family_of(model).has_text_stream ||
+      models::pads_captions(model)) {
+    return prompts.shape.length;
+  }
+  int64_t longest = prompts.negative ? prompts.negative->length : 1;
+  for (const Prompt& prompt : prompts.all) {
+    longest = std::max(longest, prompt.text.length);
+  }
+  return longest;
 }
 
 /// The texts of samples first, ..., of the model's size, as the loader would give them.
@@ -51,6 +66,9 @@ data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, i
       copy_row(text.pooled, batch.pooled, i);
     }
   }
+  if (batch.text.defined()) {
+    batch.text = batch.text.narrow(1, 0, places_read(prompts, model));
+  }
   return batch;
 }
 
@@ -58,8 +76,9 @@ data::Batch batch_of(const Prompts& prompts, const models::ModelConfig& model, i
 diffusion::Conditions negative_of(const Prompts& prompts, const diffusion::Conditions& conditions) {
   const data::Text& text = *prompts.negative;
   const at::Tensor& texts = conditions.text;
-  at::Tensor row = at::empty({1, texts.size(1), texts.size(2)});
+  at::Tensor row = at::empty({1, prompts.shape.length, texts.size(2)});
   copy_row(text.tokens, row, 0);
+  row = row.narrow(1, 0, texts.size(1));
   diffusion::Conditions negative;
   if (conditions.pooled.defined()) {
     at::Tensor vector = at::empty({1, conditions.pooled.size(1)});

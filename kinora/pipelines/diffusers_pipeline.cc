@@ -36,14 +36,16 @@ struct PipelineClass {
   bool of_sdxl = false;         ///< its text encoders are read as one, and zeros for no caption
   double image_guidance = 1.0;  ///< of the picture that it changes
   bool has_controls = false;    ///< controlnet/, and perhaps controlnet_1/, ...
-  int64_t clips = 0;            ///< text encoders before T5, all of which are read as one
+  int64_t clips = 0;            ///< CLIPs beside the main text encoder, read as one with it
   double fps = 0.0;             ///< of clips
   bool shows_frames = false;    ///< beside what is drawn
+  bool clips_are_last = false;  ///< the main text encoder is the first one
+  bool even_levels = false;     ///< it gives the scheduler noise levels 1, 1 - 1 / N, ..., 1 / N
 };
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 16> kPipelines = {{
+constexpr std::array<PipelineClass, 17> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -62,6 +64,8 @@ constexpr std::array<PipelineClass, 16> kPipelines = {{
     {"WanPipeline", "transformer", "wan", 512, 50, 5.0, false, false, 1.0, false, 0, 16.0},
     {"WanImageToVideoPipeline", "transformer", "wan", 512, 50, 5.0, false, false, 1.0, false, 0,
      16.0, true},
+    {"HunyuanVideoPipeline", "transformer", "hunyuan_video", 256, 50, 1.0, false, false, 1.0, false,
+     1, 24.0, false, true, true},
 }};
 
 bool is_flux(const PipelineClass& its) {
@@ -138,7 +142,8 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
                                  .max_tokens = its->text_tokens,
                                  .cuts_negative = its->cuts_negative};
     if (its->clips > 0) {
-      pipeline.text->tokenizer = "tokenizer_" + std::to_string(its->clips + 1);
+      pipeline.text->tokenizer =
+          its->clips_are_last ? "tokenizer" : "tokenizer_" + std::to_string(its->clips + 1);
       pipeline.text->encoder = "";  // the folder, which has several
       const fs::path denoiser = path / its->denoiser / "config.json";
       if (is_flux(*its) && fs::is_regular_file(denoiser) &&
@@ -173,6 +178,9 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
                ", but that of a ", pipeline.class_name, " is ", its.architecture,
                ". Hint: take both from one pipeline");
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
+  if (its.even_levels) {
+    recipe["sample"]["spacing"] = "dit";
+  }
   const bool is_turbo = is_flux(its) && model["guidance"] == 0.0;
   recipe["sample"]["steps"] = is_turbo ? kFewSteps : its.steps;
   recipe["sample"]["guidance"] = its.guidance;

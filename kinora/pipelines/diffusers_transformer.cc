@@ -276,6 +276,84 @@ json describe_wan(const ModelConfig& model) {
           {"text_dim", model.text_channels}};
 }
 
+// ---- HunyuanVideo, likewise ----
+
+constexpr const char* kHunyuanClass = "HunyuanVideoTransformer3DModel";
+// What HunyuanVideoPipeline draws by itself: 129 frames of 720 x 1280 pixels, as latents.
+constexpr int64_t kHunyuanFrames = 33;
+constexpr int64_t kHunyuanHeight = 90;
+constexpr int64_t kHunyuanWidth = 160;
+constexpr int64_t kHunyuanTokens = 256;
+constexpr double kHunyuanGuidance = 6.0;
+
+bool is_hunyuan(const models::Family& family) {
+  return family.diffusers->class_name == kHunyuanClass;
+}
+
+json hunyuan_recipe(const DiffusersConfig& config) {
+  config.require<std::string>("qk_norm", "rms_norm", "rms_norm");
+  config.require<int64_t>("patch_size_t", 1, 1);
+  KINORA_CHECK(!config.has("image_condition_type"), kConfig, config.message(),
+               "image_condition_type must be null, of text to video, got ",
+               config.written("image_condition_type"));
+  const auto channels = config.get<int64_t>("in_channels", 16);
+  if (config.has("out_channels")) {
+    config.require<int64_t>("out_channels", channels, channels);
+  }
+  const auto heads = config.get<int64_t>("num_attention_heads", 24);
+  return {{"depth", config.get<int64_t>("num_layers", 20)},
+          {"parallel_depth", config.get<int64_t>("num_single_layers", 40)},
+          {"refiner_depth", config.get<int64_t>("num_refiner_layers", 2)},
+          {"hidden", heads * config.get<int64_t>("attention_head_dim", 128)},
+          {"heads", heads},
+          {"patch", config.get<int64_t>("patch_size", 2)},
+          {"mlp_ratio", config.get<double>("mlp_ratio", kMlpRatio)},
+          {"in_channels", channels},
+          {"frames", kHunyuanFrames},
+          {"height", kHunyuanHeight},
+          {"width", kHunyuanWidth},
+          {"text_channels", config.get<int64_t>("text_embed_dim", 4096)},
+          {"text_tokens", kHunyuanTokens},
+          {"pooled_channels", config.get<int64_t>("pooled_projection_dim", 768)},
+          {"rotary_axes", config.get<std::vector<int64_t>>("rope_axes_dim", {16, 56, 56})},
+          {"rotary_base", config.get<double>("rope_theta", 256.0)},
+          {"guidance", config.get<bool>("guidance_embeds", true) ? kHunyuanGuidance : 0.0}};
+}
+
+/// kConfig where diffusers' class lacks what `model` is.
+void check_hunyuan(const ModelConfig& model) {
+  KINORA_CHECK(model.pooled_channels > 0 && !model.text_encoder.any() && !model.learn_sigma &&
+                   model.transformer.qk_norm == ops::Switch::kOn,
+               kConfig,
+               "[diffusers] model.pooled_channels must be positive, model.text_encoder.layers 0, "
+               "model.learn_sigma false and model.qk_norm on for diffusers, got ",
+               model.pooled_channels, ", ", model.text_encoder.layers, ", ", model.learn_sigma,
+               " and ", model.transformer.qk_norm == ops::Switch::kOn ? "on" : "off",
+               ". Hint: write a .safetensors file, which has our names");
+}
+
+json describe_hunyuan(const ModelConfig& model) {
+  check_hunyuan(model);
+  const models::TransformerConfig& own = model.transformer;
+  return {{"attention_head_dim", own.hidden / own.heads},
+          {"guidance_embeds", own.guidance > 0},
+          {"image_condition_type", json()},
+          {"in_channels", model.in_channels},
+          {"mlp_ratio", own.mlp_ratio},
+          {"num_attention_heads", own.heads},
+          {"num_layers", own.depth},
+          {"num_refiner_layers", own.refiner_depth},
+          {"num_single_layers", own.parallel_depth},
+          {"out_channels", model.in_channels},
+          {"patch_size", own.patch},
+          {"patch_size_t", 1},
+          {"pooled_projection_dim", model.pooled_channels},
+          {"qk_norm", "rms_norm"},
+          {"rope_axes_dim", own.rotary_axes},
+          {"rope_theta", own.rotary_base},
+          {"text_embed_dim", model.text_channels}};
+}
+
 /// kConfig where diffusers' class lacks what `model` is.
 void check_multimodal(const ModelConfig& model) {
   const models::TransformerConfig& own = model.transformer;
@@ -343,8 +421,8 @@ bool is_transformer_of(const DiffusersConfig& config, const models::Family& fami
 }
 
 std::string transformer_keys(const DiffusersConfig& config, const models::Family& family) {
-  if (is_wan(family)) {
-    json model = wan_recipe(config);
+  if (is_wan(family) || is_hunyuan(family)) {
+    json model = is_wan(family) ? wan_recipe(config) : hunyuan_recipe(config);
     model.update({{"architecture", family.key}, {"learn_sigma", false}, {"compression", 8}});
     return model.dump();
   }
@@ -390,6 +468,9 @@ std::string transformer_keys(const DiffusersConfig& config, const models::Family
 std::string describe_transformer(const ModelConfig& model, const models::Family& family) {
   if (is_wan(family)) {
     return describe_wan(model).dump();
+  }
+  if (is_hunyuan(family)) {
+    return describe_hunyuan(model).dump();
   }
   if (is_multimodal(family)) {
     check_multimodal(model);

@@ -179,7 +179,8 @@ TEST_F(TwoStreamsTest, ConvertsAndIsReadBack) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig,
                [&] { (void)inference::convert_weights({.from = in("run"), .to = in("folder")}); }),
-      HasSubstr("must be one of DiT, PixArt, LatteT2V, SD3, Flux, Wan, UNet and ClassUNet for "
+      HasSubstr("must be one of DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, Wan, UNet and "
+                "ClassUNet for "
                 "diffusers, got "
                 "TwoStreams"));
   // Another run starts from them.

@@ -391,7 +391,8 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   models::ModelConfig clips = model;
   clips.architecture = "stdit";
   EXPECT_THAT(refused(clips),
-              HasSubstr("one of DiT, PixArt, LatteT2V, SD3, Flux, Wan, UNet and ClassUNet"));
+              HasSubstr("one of DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, Wan, UNet and "
+                        "ClassUNet"));
 }
 
 TEST_F(ConvertWeightsTest, ShardsHoldTheSame) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*,hunyuan_video}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -35,6 +35,10 @@ parts are theirs; first.png and last.png are the pictures that are shown, "image
 of them, and the metadata "guidance_2" the scale of the second expert. Of wan_ti2v/, whose autoencoder is its own,
 pictures are [B, 3, 9, 64, 96], and "latents.text" is what it draws without a picture.
 
+Of hunyuan_video/ there are a Llama and a CLIP, "pooled" [B + 1, P] beside the states, two prompts, noise and latents
+[B, 4, 3, 4, 6] and pictures F16 [B, 3, 9, 32, 48]; "latents.guided" are those with true_cfg_scale 3. Its
+tokenizer, whose words are those of the prompt template and of the prompts, is made here.
+
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
 """
@@ -48,8 +52,10 @@ import tempfile
 from unittest import mock
 
 import diffusers
+import diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video as hunyuan_pipeline
 import numpy as np
 import PIL.Image
+import tokenizers
 import torch
 import transformers
 
@@ -499,6 +505,76 @@ def write_wan_beside(name, negative):
     report(name, folder, tensors)
 
 
+def llama_tokenizer(folder, texts):
+    """As LLaMA 3's, with a token for every word of `texts`."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=True))
+    published = tokenizers.Tokenizer.from_file(str(TESTS / "tokenizers/data/llama3/tokenizer.json"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = published.pre_tokenizer, published.decoder
+    tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
+        vocab_size=4096, initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), show_progress=False))
+    begin = "<|begin_of_text|>"
+    tokenizer.add_special_tokens([begin, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<pad>"])
+    tokenizer.post_processor = tokenizers.processors.Sequence([
+        tokenizers.processors.ByteLevel(trim_offsets=False),
+        tokenizers.processors.TemplateProcessing(single=begin + " $A", pair=begin + " $A $B",
+                                                 special_tokens=[(begin, tokenizer.token_to_id(begin))])])
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": begin, "eos_token": "<|eot_id|>", "pad_token": "<pad>",
+         "padding_side": "right", "model_max_length": 256}) + "\n")
+    return transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def write_hunyuan_video(name, negative):
+    template = hunyuan_pipeline.DEFAULT_PROMPT_TEMPLATE["template"]
+    prompts = ["a red circle (moving), in 3 steps", "two green stars " * 110]
+    clip = transformers.CLIPTextConfig(
+        vocab_size=1064, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, bos_token_id=1062,
+        max_position_embeddings=77, hidden_size=16, hidden_act="quick_gelu", eos_token_id=1063)
+    transformer = diffusers.HunyuanVideoTransformer3DModel(
+        in_channels=4, out_channels=4, num_layers=2, num_single_layers=2, num_refiner_layers=2, attention_head_dim=16,
+        num_attention_heads=2, text_embed_dim=16, pooled_projection_dim=16, rope_axes_dim=(4, 6, 6))
+    levels = 4
+    vae = diffusers.AutoencoderKLHunyuanVideo(
+        latent_channels=4, block_out_channels=(4,) * levels, layers_per_block=1, norm_num_groups=2,
+        down_block_types=("HunyuanVideoDownBlock3D",) * levels, up_block_types=("HunyuanVideoUpBlock3D",) * levels)
+    parts = {"text_encoder_2": randomised(transformers.CLIPTextModel(clip), 1),
+             "transformer": randomised(transformer, 2), "vae": randomised(vae, 3),
+             "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(shift=7.0)}
+    folder = save_parts(name, parts)
+    tokenizer = llama_tokenizer(folder / "tokenizer", [template, *prompts, negative])
+    before = tokenizer(template.split("{}")[0])["input_ids"]
+    assert len(before) == hunyuan_pipeline.DEFAULT_PROMPT_TEMPLATE["crop_start"], len(before)
+    llama = transformers.LlamaModel(transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5e5}))
+    parts["text_encoder"] = randomised(llama, 4)
+    parts["text_encoder"].save_pretrained(folder / "text_encoder")
+    shutil.copytree(TESTS / "tokenizers/data/clip", folder / "tokenizer_2")
+    diffusers.HunyuanVideoPipeline(
+        tokenizer=tokenizer, tokenizer_2=transformers.CLIPTokenizer.from_pretrained(folder / "tokenizer_2"),
+        **parts).save_config(folder)
+
+    pipeline = open_pipeline(diffusers.HunyuanVideoPipeline, folder)
+    noise = initial_noise(len(prompts), 4, 3, 4, 6)
+
+    def draw(output_type, **more):
+        return pipeline(prompts, num_inference_steps=4, latents=noise.clone(), num_frames=9, height=32, width=48,
+                        output_type=output_type, **more).frames
+
+    with torch.no_grad():
+        states, pooled, mask = pipeline.encode_prompt(prompts + [negative])
+        tensors = {"noise": noise, "states": states[mask.bool()], "lengths": mask.sum(1), "pooled": pooled,
+                   "latents": draw("latent"), "pictures": draw("pt").transpose(1, 2).half(),
+                   "latents.guided": draw("latent", negative_prompt=[negative] * len(prompts), true_cfg_scale=3.0)}
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts)})
+    print(tensors["lengths"])
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -619,7 +695,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
     wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner", "flux",
-                              "sd3", "wan", *WANS]
+                              "sd3", "wan", *WANS, "hunyuan_video"]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -669,3 +745,6 @@ if __name__ == "__main__":
     for name in WANS:
         if name in wanted:
             write_wan_beside(name, "blurry, of low quality")
+    # As the published HunyuanVideo has it.
+    if "hunyuan_video" in wanted:
+        write_hunyuan_video("hunyuan_video", "blurry, of low quality")
