@@ -75,7 +75,7 @@ TEST_P(FamiliesTest, LowRankUpdatesEqualOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesTest,
                          testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
-                                         "vdit", "sd3", "flux", "wan"),
+                                         "vdit", "sd3", "flux", "hunyuan_video", "wan"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(TensorRanksTest, WithEveryStageEqualsOneRank) {

@@ -44,6 +44,12 @@ inline RunConfig tiny_of(const std::string& architecture) {
   if (architecture == "wan") {
     config.frame_masks = {};
   }
+  if (architecture == "hunyuan_video") {
+    config.frame_masks = {};
+    config.model.learn_sigma = false;
+    config.model.pooled_channels = 6;
+    config.model.transformer.parallel_depth = 2;
+  }
   if (architecture == "stdit3") {
     config.model.transformer.qk_norm = ops::Switch::kOn;
   }
