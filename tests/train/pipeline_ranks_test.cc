@@ -62,7 +62,7 @@ TEST_P(StagesTest, EqualOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, StagesTest,
                          testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
-                                         "vdit", "sd3", "flux", "wan"),
+                                         "vdit", "sd3", "flux", "hunyuan_video", "wan"),
                          [](const auto& info) { return std::string(info.param); });
 
 /// How four ranks divide the work.
