@@ -22,7 +22,7 @@ namespace kinora::models {
 namespace {
 
 constexpr int64_t kWanVectors = 6;
-constexpr double kRotaryBase = 10000.0;
+constexpr double kWanRotaryBase = 10000.0;
 
 nn::Linear projection(int64_t hidden, int64_t parts) {
   return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
@@ -279,7 +279,8 @@ at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
   check_inputs(x_t, t, conditions);
   const TransformerConfig& own = config().transformer;
   const at::Tensor rotary =
-      clip_angles(wan_axes(own), grid_of(config(), x_t), x_t.device(), kRotaryBase).flatten(0, 1);
+      clip_angles(wan_axes(own), grid_of(config(), x_t), x_t.device(), kWanRotaryBase)
+          .flatten(0, 1);
   const TimeVectors of_time = time_vectors(t, conditions);
   at::Tensor context = filled_text(conditions);
   int64_t num_images = 0;
