@@ -50,6 +50,7 @@ class Fp8 {
   /// Whether products on `device` can be fp8 ones: built with nvcc, compute capability 8.9 or more.
   [[nodiscard]] static bool possible(at::Device device);
 
+  [[nodiscard]] at::Device device() const { return device_; }
   [[nodiscard]] Fp8Scaling scaling() const { return scaling_; }
   [[nodiscard]] bool is_for_sampling() const { return use_ == Fp8Use::kSampling; }
 

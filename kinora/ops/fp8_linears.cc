@@ -195,7 +195,7 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
     return {.shape = shape, .in_fp8 = false, .times = {}};
   }
   const Fp8Scaling scaling = fp8_->scaling();
-  Trial trial(shape, fp8_->weight(0).fp8.device(), type_, scaling);
+  Trial trial(shape, fp8_->device(), type_, scaling);
   // Of a block's linears one operand comes from or goes to the residual stream, whose kernels
   // quantise it on their way where they know its scale. The other, at least as wide, takes a pass:
   // one by itself around attention, and around GELU the one that the block's type has within its
@@ -244,8 +244,7 @@ at::Tensor Fp8Linears::run_adding(MatmulProblem problem, kernels::MatmulArgument
   problem.accumulate = sum.defined() && is_one;
   at::Tensor out = sum.defined() && is_one
                        ? sum
-                       : at::empty({problem.m, problem.n},
-                                   at::device(fp8_->weight(0).fp8.device()).dtype(type_));
+                       : at::empty({problem.m, problem.n}, at::device(fp8_->device()).dtype(type_));
   arguments.d = out.data_ptr();
   products_.run(problem, arguments);
   return is_one ? out : at::Tensor(sum).add_(out);
