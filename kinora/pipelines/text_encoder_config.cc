@@ -89,10 +89,9 @@ T5Config t5_config(const DiffusersConfig& values, const std::string& type) {
   return config;
 }
 
-/// What the text and the image tower of a CLIP both have.
-template <typename Tower>
-Tower clip_tower(const DiffusersConfig& values) {
-  Tower config;
+/// What CLIP's towers and Llama name alike.
+template <typename Config>
+void read_sizes(const DiffusersConfig& values, Config& config) {
   config.hidden_size = values.size("hidden_size", config.hidden_size, kMostChannels);
   config.intermediate_size =
       values.size("intermediate_size", config.intermediate_size, kMostChannels);
@@ -100,6 +99,13 @@ Tower clip_tower(const DiffusersConfig& values) {
       values.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
   config.num_attention_heads =
       values.size("num_attention_heads", config.num_attention_heads, kMostChannels);
+}
+
+/// What the text and the image tower of a CLIP both have.
+template <typename Tower>
+Tower clip_tower(const DiffusersConfig& values) {
+  Tower config;
+  read_sizes(values, config);
   config.activation =
       activation_named(values, "hidden_act", values.get<std::string>("hidden_act", "quick_gelu"));
   config.layer_norm_eps = epsilon(values, "layer_norm_eps", config.layer_norm_eps);
@@ -118,13 +124,7 @@ ClipTextConfig clip_config(const DiffusersConfig& values) {
 LlamaConfig llama_config(const DiffusersConfig& values) {
   LlamaConfig config;
   config.vocab_size = values.size("vocab_size", config.vocab_size, kMostWords);
-  config.hidden_size = values.size("hidden_size", config.hidden_size, kMostChannels);
-  config.intermediate_size =
-      values.size("intermediate_size", config.intermediate_size, kMostChannels);
-  config.num_hidden_layers =
-      values.size("num_hidden_layers", config.num_hidden_layers, kMostLayers);
-  config.num_attention_heads =
-      values.size("num_attention_heads", config.num_attention_heads, kMostChannels);
+  read_sizes(values, config);
   config.num_key_value_heads =
       values.size("num_key_value_heads", config.num_attention_heads, kMostChannels);
   config.head_dim =
