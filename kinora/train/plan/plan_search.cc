@@ -29,6 +29,11 @@ struct Candidate {
   std::vector<std::string> overrides;
   double samples_per_s = 0.0;
 
+  /// Of `ranks` those that take other samples.
+  [[nodiscard]] int64_t data_ranks(int64_t ranks) const {
+    return ranks / (sequence * tensor * pipeline);
+  }
+
   /// Their order: by speed in steps of a hundredth, which the estimate does not tell apart, then
   /// what changes least, then what leaves the most on the GPU.
   [[nodiscard]] std::array<int64_t, 4> rank() const {
@@ -202,8 +207,7 @@ class Search {
   }
 
   void add_divisions(const Candidate& candidate) {
-    const int64_t data_ranks =
-        target_.ranks / (candidate.sequence * candidate.tensor * candidate.pipeline);
+    const int64_t data_ranks = candidate.data_ranks(target_.ranks);
     const bool is_other = candidate.offload != offload_of(config_);
     if (is_other && target_.device != c10::DeviceType::CUDA) {
       return;
@@ -245,10 +249,16 @@ class Search {
     if (config_.parallel.pp_size != candidate.pipeline) {
       config.parallel.pp_size = candidate.pipeline;
       set("parallel.pipeline", std::to_string(candidate.pipeline));
-      if (candidate.pipeline == 1) {
-        config.parallel.pp_chunks = 1;
-        config.parallel.pp_schedule = parallel::PipelineSchedule::k1F1B;
-      }
+    }
+    // Only of a pipeline.
+    if (candidate.pipeline == 1 && config.parallel.pp_chunks > 1) {
+      config.parallel.pp_chunks = 1;
+      set("parallel.pipeline_chunks", "1");
+    }
+    if (candidate.pipeline == 1 &&
+        config.parallel.pp_schedule != parallel::PipelineSchedule::k1F1B) {
+      config.parallel.pp_schedule = parallel::PipelineSchedule::k1F1B;
+      set("parallel.pipeline_schedule", "1f1b");
     }
     const std::string recompute =
         recompute_text(candidate.recompute, models::shape_of(config_.model).blocks);
@@ -262,9 +272,7 @@ class Search {
       set(freezes ? "finetune.offload" : "optim.offload", human_number(candidate.offload, 2));
     }
     const int64_t now = config_.train.micro_batch;
-    const int64_t data_ranks =
-        target_.ranks / (candidate.sequence * candidate.tensor * candidate.pipeline);
-    if ((now > 0 ? now : config.micro_batch(data_ranks)) != micro_batch) {
+    if ((now > 0 ? now : config.micro_batch(candidate.data_ranks(target_.ranks))) != micro_batch) {
       config.train.micro_batch = micro_batch;
       set("train.micro_batch", std::to_string(micro_batch));
     }
