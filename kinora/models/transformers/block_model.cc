@@ -208,50 +208,31 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
 
 at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs,
                            const diffusion::Pass& pass) const {
-  if (pass.stage != nullptr) {
-    return run_stage(std::move(stack), std::move(inputs), *pass.stage);
-  }
   if (!runs_in_pieces(pass)) {
-    return run_joint(std::move(stack), std::move(inputs))[0];
+    stack.has_final_norm = blocks_of(pass).end == num_blocks_;
+    if (!stack.has_final_norm && inputs.condition.defined()) {
+      inputs.vectors = inputs.vectors.narrow(1, 0, 0);  // the final norm's
+    }
+    const auto all = [&](const Streams& in, int64_t /*first*/, int64_t /*end*/) {
+      inputs.x = in[0];
+      return Streams{run_joint(std::move(stack), std::move(inputs))[0]};
+    };
+    return through_blocks({inputs.x.to(compute_type())}, num_blocks_, pass, all, {});
   }
   if (inputs.condition.defined()) {
     inputs.vectors = stack_vectors(stack, inputs.condition, inputs.vectors);
     inputs.condition = at::Tensor();
   }
-  Streams streams = {inputs.x.to(compute_type())};
-  if (inputs.second.defined()) {
-    streams.push_back(inputs.second);
-  }
-  const auto blocks = [&](Streams in, int64_t first, int64_t end) {
+  const at::Tensor x = inputs.x.to(compute_type());
+  const auto blocks = [&](const Streams& in, int64_t first, int64_t end) {
     inputs.x = in[0];
-    inputs.second = in.size() > 1 ? in[1] : at::Tensor();
     return run_piece(stack, inputs, first, end);
   };
-  const at::Tensor x = streams[0];
   const at::Tensor& offset = stack.blocks.front().offset;
-  const at::Tensor h =
-      through_blocks(std::move(streams), std::ssize(stack.blocks), pass, blocks, [&] {
-        return normed(offset.defined() ? x + offset.view(x.sizes().slice(1)) : x, inputs.vectors,
-                      0);
-      });
+  const at::Tensor h = through_blocks({x}, std::ssize(stack.blocks), pass, blocks, [&] {
+    return normed(offset.defined() ? x + offset.view(x.sizes().slice(1)) : x, inputs.vectors, 0);
+  });
   return normed(h.to(at::kFloat), inputs.vectors, inputs.vectors.size(1) / x.size(-1) - 2);
-}
-
-at::Tensor BlockModel::run_stage(ops::BlockStack stack, ops::StackInputs inputs,
-                                 diffusion::Stage& stage) const {
-  if (stage.first() > 0) {
-    inputs.x = stage.enter({inputs.x.to(compute_type())})[0];
-  }
-  stack.has_final_norm = stage.end() == num_blocks_;
-  if (!stack.has_final_norm && inputs.condition.defined()) {
-    inputs.vectors = inputs.vectors.narrow(1, 0, 0);  // the final norm's
-  }
-  const at::Tensor out = run_joint(std::move(stack), std::move(inputs))[0];
-  if (stage.end() == num_blocks_) {
-    return out;
-  }
-  stage.leave({out});
-  return {};
 }
 
 at::Tensor BlockModel::normed(const at::Tensor& x, const at::Tensor& vectors, int64_t first) {

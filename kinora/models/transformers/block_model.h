@@ -86,7 +86,8 @@ class BlockModel : public Model {
   /// The blocks of a pass, in order of use. To be called before anything adds gradients.
   [[nodiscard]] ops::BlockStack stack(std::vector<ops::Block> blocks,
                                       const diffusion::Pass& pass) const;
-  /// Runs it on inputs whose x [.., C] is in any type: fp32. Nothing behind a stage's blocks.
+  /// Runs it on inputs of one stream, whose x [.., C] is in any type: fp32. Nothing behind a
+  /// stage's blocks.
   [[nodiscard]] at::Tensor run(ops::BlockStack stack, ops::StackInputs inputs,
                                const diffusion::Pass& pass) const;
 
@@ -141,9 +142,6 @@ class BlockModel : public Model {
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) final;
-  /// run() of a stage's blocks.
-  [[nodiscard]] at::Tensor run_stage(ops::BlockStack stack, ops::StackInputs inputs,
-                                     diffusion::Stage& stage) const;
   [[nodiscard]] bool samples_in_fp8() const;
   void quantise_weights() const;
 

@@ -361,8 +361,7 @@ at::Tensor MMDiT::plain_blocks(const Streams& streams, const at::Tensor& c,
     }
     return in;
   };
-  const Streams given = blocks_of(pass).first > own.depth ? Streams{at::cat(streams, 2)} : streams;
-  const at::Tensor out = through_blocks(given, count, pass, blocks, [&] {
+  const at::Tensor out = through_blocks(as_read(streams, pass), count, pass, blocks, [&] {
     at::Tensor h;
     with_bucket(block_bucket(0), [&] { h = joint_blocks[0].first_norm(streams[0], c); });
     return h;
@@ -449,36 +448,36 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
   const at::Tensor last = c.defined() ? final_layer.modulation(c) : pass.prepared.of_times;
   // Of vectors that are there, the joint blocks' come first.
   const int64_t of_joint = c.defined() || !all.joint ? 0 : vector_columns(*all.joint);
-  Streams own = streams;
-  if (const int64_t first = blocks_of(pass).first; first > 0) {
-    for (at::Tensor& stream : own) {
-      stream = stream.to(compute_type());
+  const auto blocks = [&](Streams in, int64_t /*first*/, int64_t /*end*/) {
+    if (all.joint) {
+      const bool is_last = !all.parallel && ends;
+      all.joint->has_final_norm = is_last;
+      const auto out = run_joint(std::move(*all.joint),
+                                 {.x = in[0],
+                                  .second = in[1],
+                                  .condition = c,
+                                  .vectors = is_last ? last : last.narrow(1, 0, of_joint)});
+      in = out[1].defined() ? Streams{out[0], out[1]} : Streams{out[0]};
     }
-    own = pass.stage->enter(first > config().transformer.depth ? Streams{at::cat(own, 2)} : own);
-  }
-  if (all.joint) {
-    const bool is_last = !all.parallel && ends;
-    all.joint->has_final_norm = is_last;
-    const auto out =
-        run_joint(std::move(*all.joint), {.x = own[0],
-                                          .second = own[1],
-                                          .condition = c,
-                                          .vectors = is_last ? last : last.narrow(1, 0, of_joint)});
-    own = out[1].defined() ? Streams{out[0], out[1]} : Streams{out[0]};
-  }
-  if (all.parallel) {
-    all.parallel->has_final_norm = ends;
-    own = {run_joint(std::move(*all.parallel),
-                     {.x = own.size() > 1 ? at::cat(own, 2) : own[0],
-                      .condition = c,
-                      .vectors = ends ? last.narrow(1, of_joint, last.size(1) - of_joint)
-                                      : last.narrow(1, 0, 0)})[0]};
-  }
-  if (!ends) {
-    pass.stage->leave(own);
-    return {};
-  }
-  return final_layer.project(own[0].narrow(2, 0, tokens.own_image));
+    if (all.parallel) {
+      all.parallel->has_final_norm = ends;
+      in = {run_joint(std::move(*all.parallel),
+                      {.x = in.size() > 1 ? at::cat(in, 2) : in[0],
+                       .condition = c,
+                       .vectors = ends ? last.narrow(1, of_joint, last.size(1) - of_joint)
+                                       : last.narrow(1, 0, 0)})[0]};
+    }
+    return in;
+  };
+  const at::Tensor h =
+      through_blocks(as_read({streams[0].to(compute_type()), streams[1].to(compute_type())}, pass),
+                     num_blocks(), pass, blocks, {});
+  return h.defined() ? final_layer.project(h.narrow(2, 0, tokens.own_image)) : at::Tensor();
+}
+
+MMDiT::Streams MMDiT::as_read(Streams streams, const diffusion::Pass& pass) const {
+  return blocks_of(pass).first > config().transformer.depth ? Streams{at::cat(streams, 2)}
+                                                            : std::move(streams);
 }
 
 at::Tensor MMDiT::fast_pieces(const Stacks& stacks, const Streams& streams,

@@ -60,6 +60,8 @@ class MMDiT : public BlockModel {
                                        const JointTokens& tokens,
                                        const diffusion::Pass& pass) const;
   [[nodiscard]] bool takes_fast_path() const;
+  /// The streams of image and text as the pass's first block reads them.
+  [[nodiscard]] Streams as_read(Streams streams, const diffusion::Pass& pass) const;
   /// The stacks of the joint and of the parallel blocks of a pass.
   struct Stacks {
     std::optional<ops::BlockStack> joint;
