@@ -9,6 +9,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/models/families.h"
+#include "kinora/models/model.h"
 #include "kinora/parallel/tensor.h"
 #include "kinora/train/boost/booster_options.h"
 #include "kinora/train/plan/step_estimate.h"
