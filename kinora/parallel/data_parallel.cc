@@ -151,10 +151,14 @@ void DataParallel::at_moment(BucketMoment moment, size_t bucket) {
     case BucketMoment::kAfterForward:
       return release(bucket);
     case BucketMoment::kBeforeBackward:
-      acquire(bucket);
+      if (!options_.gradients_apart) {
+        acquire(bucket);
+      }
       return make_grad_ready(bucket);
     case BucketMoment::kAfterBackward:
-      release(bucket);
+      if (!options_.gradients_apart) {
+        release(bucket);
+      }
       return reduce(bucket);
   }
   KINORA_UNREACHABLE("[data_parallel] unknown moment");
@@ -220,9 +224,14 @@ void DataParallel::acquire(size_t bucket) {
   if (!arena_.options().sharding.divides_compute()) {
     return;  // nothing is brought ahead of its use
   }
-  KINORA_CHECK(next_in_order_ < order_.size() && order_[next_in_order_] == bucket, kInternal,
-               "[data_parallel] bucket ", arena_.buckets()[bucket].name,
-               " is used in another order than in the first pass");
+  if (next_in_order_ == order_.size() || order_[next_in_order_] != bucket) {
+    KINORA_CHECK(options_.gradients_apart, kInternal, "[data_parallel] bucket ",
+                 arena_.buckets()[bucket].name, " is used in another order than in the first pass");
+    order_.resize(next_in_order_);  // to be learned anew from here
+    order_.push_back(bucket);
+    order_is_known_ = false;
+    return;
+  }
   if (++next_in_order_ < order_.size()) {
     prefetch(order_[next_in_order_]);
   }
@@ -236,6 +245,7 @@ void DataParallel::prefetch(size_t bucket) {
   if (resident.in_use || resident.bucket == static_cast<int64_t>(bucket)) {
     return;
   }
+  wait(resident.arriving);  // it was brought for nothing: the order has changed
   resident.bucket = static_cast<int64_t>(bucket);
   resident.arriving =
       torus_of(arena_.buckets()[bucket])

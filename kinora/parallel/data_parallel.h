@@ -29,6 +29,9 @@ struct DataParallelOptions {
   /// The model reads all weights before the first pass of a step (to quantise them): they are
   /// gathered by begin_step().
   bool reads_before_passes = false;
+  /// Reads of backward are told as those of forward, in an order that may change from pass to pass
+  /// but is the same on all ranks; kBeforeBackward and kAfterBackward are of gradients alone.
+  bool gradients_apart = false;
   /// Of these values (fp32) begin_step() takes the largest over all ranks; undefined: none.
   at::Tensor largest = {};
 };

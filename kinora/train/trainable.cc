@@ -32,7 +32,7 @@ class BoostableModel : public Boostable {
     return with_updates(model_.buckets(), model_);
   }
 
-  [[nodiscard]] bool tells_reads() const override { return true; }
+  [[nodiscard]] ToldReads told_reads() const override { return ToldReads::kInOrder; }
   [[nodiscard]] bool overwrites_gradients() const override {
     return kernels_ != nullptr && model_.can_overwrite_gradients();
   }

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kinora/comm/group.h"
@@ -11,6 +13,18 @@
 #include "kinora/optim/arena.h"
 
 namespace kinora::train {
+
+/// What a model tells the hook of its buckets.
+enum class ToldReads : uint8_t {
+  /// Gradients alone: whole weights lie there from step to step.
+  kNone,
+  /// Before and after it reads a bucket, forward and backward, in the same order in every pass.
+  kInOrder,
+  /// The same, in any order, and reads of backward as those of forward: kBeforeBackward and
+  /// kAfterBackward are of gradients alone. The model itself says that a pass begins
+  /// (tell_forward).
+  kWatched,
+};
 
 /// What the Booster needs of a model: the seam between it and Kinora's own models on one side,
 /// torch::nn::Modules on the other.
@@ -25,9 +39,7 @@ class Boostable {
   [[nodiscard]] virtual nn::Module& module() = 0;
   [[nodiscard]] virtual std::vector<nn::BucketSpec> buckets() const = 0;
 
-  /// Calls the hook before and after it reads a bucket in forward, too. Else the whole weights lie
-  /// there from step to step, and the hook hears of gradients alone.
-  [[nodiscard]] virtual bool tells_reads() const = 0;
+  [[nodiscard]] virtual ToldReads told_reads() const = 0;
   /// Overwrites the gradients of ring buckets where diffusion::Pass::overwrite says so.
   [[nodiscard]] virtual bool overwrites_gradients() const { return false; }
   /// Computes in fp8, from weights that it quantises in begin_step().
@@ -39,12 +51,14 @@ class Boostable {
   /// give them other values. All ranks of `world` call it.
   virtual void settle(optim::Arena& arena, const comm::Group& world) = 0;
   virtual void tell_buckets(ops::BucketHook hook) = 0;
-  /// Buffers of module() are other tensors than before.
-  virtual void buffers_replaced() {}
+  /// Of kWatched: `begins` is called before the first read of a pass.
+  virtual void tell_forward(std::function<void()> /*begins*/) {}
+  /// Weights were loaded, and buffers of module() may be other tensors than before.
+  virtual void loaded() {}
 
   /// Before the passes of an optimizer step.
   virtual void begin_step() {}
-  /// Before forward and backward of a micro-batch, or if not tells_reads() before backward.
+  /// Before forward and backward of a micro-batch, or of kNone before backward.
   virtual void begin_pass() {}
   /// After backward.
   virtual void end_pass() {}

@@ -26,19 +26,15 @@ namespace {
 
 void check_possible(const Boostable& model, const BoosterOptions& options, int stage,
                     const parallel::Mesh& mesh) {
-  const bool divides_weights = stage == 3 && mesh.state_group().size() > 1;
-  KINORA_CHECK(!divides_weights || model.tells_reads(), kConfig,
-               "[booster] zero3 brings weights together just before they are read, and a "
-               "torch::nn::Module does not say when. Hint: zero2, which divides all else");
   KINORA_CHECK(mesh.shape().pipeline == 1 || stage <= 1 ||
                    (stage == 2 && !options.plugin_config.reduce_each_micro_batch),
                kConfig, "[booster] parallel.zero_stage ", stage,
                " reduces gradients after each micro-batch, and parallel.pipeline has several under "
                "way. Hint: parallel.zero_stage=1");
   const bool holds = options.frozen_weights.has_value() || options.frozen_offload > 0.0;
-  KINORA_CHECK(!holds || model.tells_reads(), kConfig,
-               "[booster] frozen_weights and frozen_offload bring weights just before they are "
-               "read, and a torch::nn::Module does not say when. Hint: leave them out");
+  KINORA_CHECK(!holds || model.told_reads() == ToldReads::kInOrder, kConfig,
+               "[booster] frozen_weights and frozen_offload are of the linears of Kinora's own "
+               "models; a torch::nn::Module has its own. Hint: leave them out");
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
@@ -74,7 +70,8 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   check_possible(*model_, options, stage, mesh_);
   schedule_.validate();
   const at::Device device = inference::choose_device(options.device);
-  const bool groups = mesh_.gradient_ranks() > 1 && model_->tells_reads();
+  const bool is_own = model_->told_reads() == ToldReads::kInOrder;
+  const bool groups = mesh_.gradient_ranks() > 1 && is_own;
   const parallel::BucketGroups buckets = parallel::group_buckets(
       model_->buckets(), model_->module().named_parameters(),
       groups && options.plugin_config.pp_chunks == 1 ? options.plugin_config.bucket_mib << 20 : 0);
@@ -113,10 +110,11 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .reduce_type = inference::compute_type(options.plugin_config.reduce_type),
             .fp8_across = options.plugin_config.fp8_across,
             .overwrites_gradients = model_->overwrites_gradients(),
-            .reads_before_passes = model_->is_fp8() || !model_->tells_reads(),
+            .reads_before_passes = model_->is_fp8() || model_->told_reads() == ToldReads::kNone,
+            .gradients_apart = model_->told_reads() == ToldReads::kWatched,
             .largest = model_->magnitudes()});
     hook = buckets.translate(parallel_->hook());
-  } else if (optimizer_->runs_beside() && model_->tells_reads() && !model_->is_fp8() &&
+  } else if (optimizer_->runs_beside() && is_own && !model_->is_fp8() &&
              arena_->num_frozen() == 0) {
     waits_by_bucket_ = true;
     const auto wait = [optimizer = optimizer_.get()](ops::BucketMoment moment, int64_t bucket) {
@@ -132,11 +130,11 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   if (hook) {
     model_->tell_buckets(std::move(hook));
   }
+  model_->tell_forward([this] { begin(); });
   model_->settle(*arena_, mesh_.world());  // when all that can be refused has been
   loss_ = at::zeros({}, at::device(device).dtype(at::kFloat));
 }
 
-Boosted::Boosted(Boosted&&) noexcept = default;
 Boosted::~Boosted() = default;
 
 void Boosted::accumulate(int64_t num_passes) {
@@ -175,10 +173,10 @@ optim::StepResult Boosted::step() {
                " calls of backward(), got ", passes_);
   passes_ = 0;
   const int64_t number = enqueue_update(schedule_.at(steps_), end_step());
-  if (model_->tells_reads()) {
-    optimizer_->wait_for_all();
-  } else {
+  if (model_->told_reads() == ToldReads::kNone) {
     refresh();
+  } else {
+    optimizer_->wait_for_all();
   }
   ++steps_;
   return optimizer_->wait_report(number);
@@ -196,7 +194,7 @@ void Boosted::save_model(const std::filesystem::path& path, optim::WeightSet wei
 
 void Boosted::load_model(const std::filesystem::path& path) {
   checkpoint::load_weights(pipelines::open_weights(path), model_->module(), *arena_);
-  model_->buffers_replaced();
+  model_->loaded();
 }
 
 std::filesystem::path Boosted::save_optimizer(const std::filesystem::path& folder) {
@@ -222,6 +220,7 @@ void Boosted::load_optimizer(const std::filesystem::path& checkpoint) {
   const checkpoint::TrainingState state = checkpoint::load(checkpoint, *arena_, mesh_.world());
   optimizer_->restore(state.optimizer);
   steps_ = state.step;
+  model_->loaded();
 }
 
 void Boosted::begin_step() {
@@ -361,16 +360,24 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& o
                "the ranks of a sequence would all compute the same, got ",
                mesh_.shape().sequence,
                ". Hint: leave sp_size out, and all ranks take other samples");
-  KINORA_CHECK(mesh_.shape().tensor == 1, kConfig,
-               "[booster] tp_size must be 1 for a torch::nn::Module, whose linears nobody divides, "
-               "got ",
-               mesh_.shape().tensor, ". Hint: leave tp_size out, and all ranks take other samples");
+  KINORA_CHECK(mesh_.shape().tensor == 1 || !options_.tensor_rules.empty(), kConfig,
+               "[booster] tp_size is ", mesh_.shape().tensor,
+               ", and nothing says which layers of the torch::nn::Module ranks divide. Hint: name "
+               "them in tensor_rules (docs/booster.md)");
   KINORA_CHECK(mesh_.shape().pipeline == 1, kConfig,
                "[booster] pp_size must be 1 for a torch::nn::Module, which has no list of blocks "
                "that ranks could divide, got ",
                mesh_.shape().pipeline,
                ". Hint: leave pp_size out, and all ranks take other samples");
-  return boost(torch_module(model), optimizer, schedule);
+  return boost(torch_module(model, module_options()), optimizer, schedule);
+}
+
+TorchModuleOptions Booster::module_options() const {
+  const int stage = zero_stage(options_.plugin, options_.plugin_config);
+  return {.bucket_bytes = kBucketBytes,
+          .watches_reads = stage == 3 && mesh_.state_group().size() > 1,
+          .tensor = mesh_.group(parallel::Axis::kTensor),
+          .rules = options_.tensor_rules};
 }
 
 Boosted Booster::boost(std::unique_ptr<Boostable> model, const optim::OptimizerConfig& optimizer,

@@ -16,6 +16,7 @@
 #include "kinora/parallel/mesh.h"
 #include "kinora/train/boost/boostable.h"
 #include "kinora/train/boost/booster_options.h"
+#include "kinora/train/boost/torch_module.h"
 
 namespace torch::nn {
 class Module;
@@ -37,11 +38,13 @@ namespace kinora::train {
 /// make the same calls.
 class Boosted {
  public:
-  Boosted(Boosted&&) noexcept;
-  Boosted& operator=(Boosted&&) = delete;
+  Boosted(const Boosted&) = delete;
+  Boosted& operator=(const Boosted&) = delete;
   ~Boosted();
 
-  /// Passes (forward and backward) of a step, from the next step on; 1 at first. kConfig below 1.
+  /// Passes (forward and backward) of a step, from the next step on; 1 at first. Of zero3 with a
+  /// torch::nn::Module a step begins with the first forward that records gradients. kConfig below
+  /// 1.
   void accumulate(int64_t num_passes);
   /// Says that forward comes. A torch::nn::Module does not need it. A model of Kinora does, and
   /// forward takes what is returned.
@@ -158,6 +161,8 @@ class Booster {
                               const optim::LrSchedule& schedule) const;
   /// The same loader, for this rank's part of its samples.
   [[nodiscard]] data::LoaderOptions boost(data::LoaderOptions loader) const;
+  /// What the options ask of a torch::nn::Module.
+  [[nodiscard]] TorchModuleOptions module_options() const;
 
  private:
   BoosterOptions options_;

@@ -11,6 +11,7 @@
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence_plan.h"
+#include "kinora/train/boost/divided_layer.h"
 
 namespace kinora::train {
 
@@ -22,8 +23,8 @@ struct PluginConfig {
   int64_t replicate = 1;  ///< groups of ranks that each divide the whole state
   int64_t shard = 0;      ///< ranks that divide it; 0: those that remain
   int64_t sp_size = 1;    ///< ranks that divide a sequence; of Kinora's own models alone
-  int64_t tp_size = 1;    ///< ranks that divide a model's linears; likewise
-  int64_t pp_size = 1;    ///< ranks that divide a model's blocks into stages; likewise
+  int64_t tp_size = 1;    ///< ranks that divide a model's layers
+  int64_t pp_size = 1;    ///< ranks that divide the blocks of Kinora's own models into stages
   int64_t pp_chunks = 1;  ///< stages of each of these
   parallel::PipelineSchedule pp_schedule = parallel::PipelineSchedule::k1F1B;
   parallel::SequenceScheme sequence_scheme = parallel::SequenceScheme::kAuto;
@@ -51,6 +52,8 @@ struct BoosterOptions {
   /// What frozen weights of blocks lie in, of Kinora's own models alone; nothing: `precision`.
   std::optional<kernels::WeightFormat> frozen_weights = {};
   double frozen_offload = 0.0;  ///< optim::HeldOptions::offload, of Kinora's own models alone
+  /// Of a torch::nn::Module, which layers the ranks of tp_size divide.
+  std::vector<LayerRule> tensor_rules = {};
   std::vector<double> ema_decays = {};  ///< of averaged weights, at most 4
   DeviceChoice device = DeviceChoice::kAuto;
   uint64_t seed = 0;  ///< of the initial values of Kinora's own models

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
@@ -10,9 +11,13 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/glob.h"
+#include "kinora/train/boost/watched.h"
 
 namespace kinora::train {
 namespace {
@@ -43,10 +48,34 @@ void broadcast(const comm::Group& world, const at::Tensor& tensor) {
   }
 }
 
+/// "blocks.3.qkv" of "blocks.3.qkv.weight"; empty of a parameter of the module itself.
+std::string layer_of(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string::npos ? std::string() : path.substr(0, dot);
+}
+
+class TorchModule;
+
+/// Tells a TorchModule while there is one: graphs that read its weights may outlive it.
+class ModuleWatcher : public Watcher {
+ public:
+  explicit ModuleWatcher(TorchModule* module) : module_(module) {}
+  void before_read(const std::vector<size_t>& buckets) override;
+  void forget() { module_ = nullptr; }
+
+ private:
+  TorchModule* module_;
+};
+
 class TorchModule : public Boostable {
  public:
-  TorchModule(torch::nn::Module& module, int64_t bucket_bytes)
-      : bucket_elements_(bucket_bytes / static_cast<int64_t>(sizeof(float))) {
+  TorchModule(torch::nn::Module& module, const TorchModuleOptions& options)
+      : options_(options),
+        bucket_elements_(options.bucket_bytes / static_cast<int64_t>(sizeof(float))) {
+    if (options.watches_reads) {
+      watcher_ = std::make_shared<ModuleWatcher>(this);
+    }
+    find_rules(module);
     for (const auto& named : module.named_parameters()) {
       add_parameter(named.key(), named.value());
     }
@@ -61,7 +90,15 @@ class TorchModule : public Boostable {
     for (const Trained& trained : trained_) {
       if (trained.is_hooked) {
         torch::autograd::impl::set_post_acc_grad_hooks(trained.tensor, nullptr);
+        if (watcher_ != nullptr) {
+          unwatch(trained.tensor, at::empty({0}, trained.tensor.options()));
+        } else if (trained.layer != nullptr) {
+          unwatch(trained.tensor, trained.parameter.value.detach());
+        }
       }
+    }
+    if (watcher_ != nullptr) {
+      watcher_->forget();
     }
   }
 
@@ -82,7 +119,9 @@ class TorchModule : public Boostable {
     return specs;
   }
 
-  [[nodiscard]] bool tells_reads() const override { return false; }
+  [[nodiscard]] ToldReads told_reads() const override {
+    return watcher_ == nullptr ? ToldReads::kNone : ToldReads::kWatched;
+  }
 
   void settle(optim::Arena& arena, const comm::Group& world) override {
     const at::NoGradGuard no_grad;
@@ -94,7 +133,12 @@ class TorchModule : public Boostable {
       at::Tensor value = trained.tensor.detach().to(device, at::kFloat, false, /*copy=*/true);
       broadcast(world, value);
       arena.load_parameter(trained.path, value);
-      trained.tensor.set_data(trained.parameter.value);
+      if (watcher_ != nullptr || trained.layer != nullptr) {
+        watch(trained.tensor, trained.parameter.value.detach(),
+              {.watcher = watcher_, .number = trained.bucket, .layer = trained.layer});
+      } else {
+        trained.tensor.set_data(trained.parameter.value);
+      }
       trained.tensor.mutable_grad().reset();
       const size_t bucket = trained.bucket;
       torch::autograd::impl::set_post_acc_grad_hooks(
@@ -114,7 +158,10 @@ class TorchModule : public Boostable {
 
   void tell_buckets(ops::BucketHook hook) override { hook_ = std::move(hook); }
 
-  void buffers_replaced() override {
+  void tell_forward(std::function<void()> begins) override { begins_ = std::move(begins); }
+
+  void loaded() override {
+    being_read_.clear();  // what lies there is of before
     const at::NoGradGuard no_grad;
     for (Kept& kept : kept_) {
       kept.tensor.copy_(kept.mirrored);
@@ -129,6 +176,7 @@ class TorchModule : public Boostable {
       ++missing_[trained.bucket];
     }
     num_open_ = missing_.size();
+    being_read_.clear();
     is_in_pass_ = true;
   }
 
@@ -136,7 +184,31 @@ class TorchModule : public Boostable {
     while (num_open_ > 0) {
       close_last();
     }
+    stop_reading({});
     is_in_pass_ = false;
+  }
+
+  /// The weights of these buckets are read next, and those of others no longer.
+  void before_read(const std::vector<size_t>& buckets) {
+    if (!is_in_pass_ && at::GradMode::is_enabled()) {
+      begins_();
+    }
+    for (size_t i = 0; i + 1 < buckets.size(); ++i) {
+      for (size_t j = i + 1; j < buckets.size(); ++j) {
+        KINORA_CHECK((buckets[j] - buckets[i]) % optim::kRingBuffers != 0, kConfig,
+                     "[booster] one operation reads weights of buckets ", buckets[i], " and ",
+                     buckets[j],
+                     ", which take turns in one buffer of zero3: parameters that are used together "
+                     "must be registered together. Hint: zero2");
+      }
+    }
+    stop_reading(buckets);
+    for (const size_t bucket : buckets) {
+      if (std::find(being_read_.begin(), being_read_.end(), bucket) == being_read_.end()) {
+        hook_(ops::BucketMoment::kBeforeForward, static_cast<int64_t>(bucket));
+        being_read_.push_back(bucket);
+      }
+    }
   }
 
  private:
@@ -146,6 +218,7 @@ class TorchModule : public Boostable {
     at::Tensor tensor;  // the module's
     size_t bucket = 0;
     nn::Parameter parameter;
+    std::shared_ptr<const DividedLayer> layer;  // whose weight it is, where ranks divide that
     bool is_hooked = false;
   };
   /// A buffer, or a weight that requires no gradients.
@@ -161,14 +234,69 @@ class TorchModule : public Boostable {
            std::any_of(kept_.begin(), kept_.end(), same);
   }
 
+  /// The layers that ranks divide.
+  void find_rules(const torch::nn::Module& module) {
+    if (options_.tensor.size() == 1) {
+      return;
+    }
+    std::vector<std::string> layers;
+    for (const auto& named : module.named_parameters()) {
+      if (named.value().dim() >= 2) {
+        layers.push_back(layer_of(named.key()));
+      }
+    }
+    for (const LayerRule& rule : options_.rules) {
+      const std::vector<bool> is_named = match_globs({rule.layers}, layers, "tensor_rules");
+      for (size_t i = 0; i < layers.size(); ++i) {
+        if (is_named[i]) {
+          const bool is_new =
+              layers_
+                  .emplace(layers[i],
+                           std::make_shared<DividedLayer>(DividedLayer{.name = layers[i],
+                                                                       .cut = rule.cut,
+                                                                       .group = options_.tensor,
+                                                                       .parts = rule.parts}))
+                  .second;
+          KINORA_CHECK(is_new, kConfig, "[booster] layer ", layers[i],
+                       " is named by two of tensor_rules. Hint: leave one of them out");
+        }
+      }
+    }
+  }
+
+  /// Leaves this rank's part, where ranks divide the layer.
+  void divide(Trained* trained) {
+    const auto found = layers_.find(layer_of(trained->path));
+    if (found == layers_.end()) {
+      return;
+    }
+    const nn::Box box = box_of(*found->second, trained->parameter.shape);
+    if (trained->parameter.shape.size() > 1) {
+      trained->layer = found->second;
+    }
+    if (box.count > 1) {
+      trained->parameter.box = box;
+      trained->parameter.shape = box.shape();
+    }
+  }
+
   void add_parameter(const std::string& path, const at::Tensor& tensor) {
+    const bool is_divided = layers_.contains(layer_of(path));
     if (!tensor.requires_grad()) {
+      KINORA_CHECK(!is_divided, kConfig, "[booster] ", path,
+                   " is frozen, and ranks divide only what is trained. Hint: take the layer out of "
+                   "tensor_rules");
       return add_buffer(path, tensor, /*is_weight=*/true);
     }
     if (is_known(tensor)) {
+      KINORA_CHECK(!is_divided, kConfig, "[booster] ", path,
+                   " is the weight of another layer, too. Hint: take both out of tensor_rules");
       return;
     }
-    const bool is_new = trained_.empty() || elements_ + tensor.numel() > bucket_elements_;
+    const bool is_layer_open = !trained_.empty() && !layer_of(path).empty() &&
+                               layer_of(path) == layer_of(trained_.back().path);
+    const bool is_new =
+        !is_layer_open && (trained_.empty() || elements_ + tensor.numel() > bucket_elements_);
     const size_t bucket = trained_.empty() ? 0 : trained_.back().bucket + (is_new ? 1 : 0);
     elements_ = (is_new ? 0 : elements_) + tensor.numel();
     Trained& trained = trained_.emplace_back();
@@ -176,6 +304,7 @@ class TorchModule : public Boostable {
     trained.tensor = tensor;
     trained.bucket = bucket;
     trained.parameter.shape = tensor.sizes().vec();
+    divide(&trained);
     mirror_.add_parameter(path, trained.parameter);
   }
 
@@ -184,6 +313,17 @@ class TorchModule : public Boostable {
       Kept& kept = kept_.emplace_back(Kept{tensor, tensor, is_weight});
       mirror_.add_buffer(path, kept.mirrored);
     }
+  }
+
+  /// Weights of all buckets but these are read no longer.
+  void stop_reading(const std::vector<size_t>& but) {
+    std::erase_if(being_read_, [&](size_t bucket) {
+      if (std::find(but.begin(), but.end(), bucket) != but.end()) {
+        return false;
+      }
+      hook_(ops::BucketMoment::kAfterForward, static_cast<int64_t>(bucket));
+      return true;
+    });
   }
 
   /// A parameter of `bucket` has its gradient. In the engine's thread, one at a time.
@@ -220,12 +360,17 @@ class TorchModule : public Boostable {
     }
   }
 
+  TorchModuleOptions options_;
+  std::unordered_map<std::string, std::shared_ptr<const DividedLayer>> layers_;
   Mirror mirror_;
   std::deque<Trained> trained_;  // by bucket; where they lie is known to the mirror
   std::deque<Kept> kept_;
   int64_t bucket_elements_;  // at most, but for a single parameter
   int64_t elements_ = 0;     // of the last bucket
   ops::BucketHook hook_;
+  std::function<void()> begins_;
+  std::shared_ptr<ModuleWatcher> watcher_;  // null: whole weights lie there
+  std::vector<size_t> being_read_;          // buckets
 
   // Buckets close from the last to the first: backward's order, as a rule.
   std::vector<int64_t> missing_;  // [bucket]: gradients of this pass
@@ -233,10 +378,18 @@ class TorchModule : public Boostable {
   bool is_in_pass_ = false;
 };
 
+void ModuleWatcher::before_read(const std::vector<size_t>& buckets) {
+  KINORA_CHECK(module_ != nullptr, kConfig,
+               "[booster] weights are read that zero3 has divided, and what brought them together "
+               "is gone. Hint: keep the Boosted as long as its losses");
+  module_->before_read(buckets);
+}
+
 }  // namespace
 
-std::unique_ptr<Boostable> torch_module(torch::nn::Module& module, int64_t bucket_bytes) {
-  return std::make_unique<TorchModule>(module, bucket_bytes);
+std::unique_ptr<Boostable> torch_module(torch::nn::Module& module,
+                                        const TorchModuleOptions& options) {
+  return std::make_unique<TorchModule>(module, options);
 }
 
 }  // namespace kinora::train

@@ -2,8 +2,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/train/boost/boostable.h"
+#include "kinora/train/boost/divided_layer.h"
 
 namespace torch::nn {
 class Module;
@@ -14,11 +17,21 @@ namespace kinora::train {
 /// Of fp32 gradients: large enough for the links between ranks, small enough to leave early.
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
+struct TorchModuleOptions {
+  int64_t bucket_bytes = kBucketBytes;
+  /// Weights are told of before they are read (ToldReads::kWatched), so that they need not be there
+  /// otherwise.
+  bool watches_reads = false;
+  /// Ranks that divide the layers that `rules` name.
+  comm::Group tensor = {};
+  std::vector<LayerRule> rules = {};
+};
+
 /// A torch::nn::Module as the Booster sees it. Names are those of the module; of parameters under
 /// several names (tied weights) the first counts.
 ///
 /// - Parameters that require gradients, in buckets of at most `bucket_bytes` of fp32 (or of one
-///   parameter) in order of registration, become views of the arena's compute copies: contiguous,
+///   layer) in order of registration, become views of the arena's compute copies: contiguous,
 ///   on its device, in its type. Their `grad` is gone after each backward: gradients are added up
 ///   in fp32, outside of the module.
 /// - Parameters that do not require gradients stay what they are, in the compute type.
@@ -29,9 +42,13 @@ inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 ///   end of backward; so ranks reduce in the same order whatever their graphs are, and parameters
 ///   may be unused.
 ///
-/// The module may die before the result, and is the caller's again, with the last weights, when the
-/// result is gone. kConfig if nothing requires gradients, or if it is boosted already.
+/// - With `watches_reads` all ranks run the same layers in the same order, and one operation reads
+///   weights of two neighbouring buckets at most (kConfig).
+///
+/// The module may die before the result, and is the caller's again when the result is gone: with
+/// the last weights, of divided layers this rank's part, and with `watches_reads` with empty ones.
+/// kConfig if nothing requires gradients, if it is boosted already, and for rules that do not fit.
 [[nodiscard]] std::unique_ptr<Boostable> torch_module(torch::nn::Module& module,
-                                                      int64_t bucket_bytes = kBucketBytes);
+                                                      const TorchModuleOptions& options = {});
 
 }  // namespace kinora::train

@@ -47,23 +47,15 @@ TEST(BoosterErrorTest, WhatATorchModuleCannotDo) {
               HasSubstr("no parameter that requires gradients"));
 }
 
-TEST(BoosterErrorTest, Zero3OnRanks) {
-  comm::run_on_ranks(2, [](const comm::Group& world) {
-    BoosterOptions options = fp32();
-    options.plugin = "zero3";
-    EXPECT_THAT(refusal(options, world), HasSubstr("Hint: zero2"));
-    world.barrier();  // the others are still connecting
-  });
-}
-
 TEST(BoosterErrorTest, DividedLinearsOnRanks) {
   comm::run_on_ranks(2, [](const comm::Group& world) {
     BoosterOptions options = fp32();
     options.plugin = "hybrid";
     options.plugin_config.tp_size = 2;
-    EXPECT_THAT(
-        refusal(options, world),
-        HasSubstr("tp_size must be 1 for a torch::nn::Module, whose linears nobody divides"));
+    EXPECT_THAT(refusal(options, world),
+                HasSubstr("nothing says which layers of the torch::nn::Module ranks divide"));
+    options.tensor_rules = {{"head", LayerCut::kGathered}};
+    EXPECT_THAT(refusal(options, world), HasSubstr("tensor_rules"));
   });
 }
 

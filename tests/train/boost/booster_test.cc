@@ -60,6 +60,13 @@ double difference(const Net& got, const Net& want) {
   return largest;
 }
 
+/// What a Booster asks of a module, in several buckets.
+TorchModuleOptions small(const BoosterOptions& options, const comm::Group& world) {
+  TorchModuleOptions module = Booster(options, world).module_options();
+  module.bucket_bytes = 100;
+  return module;
+}
+
 struct Way {
   int64_t passes;
   double clip;
@@ -75,7 +82,8 @@ TEST_P(BoosterWayTest, EqualsLibtorchsAdamW) {
     Net net;
     BoosterOptions options = fp32();
     options.grad_clip = clip;
-    Boosted boosted = Booster(options).boost(torch_module(net, bucket_bytes), adamw(), constant());
+    Boosted boosted = Booster(options).boost(torch_module(net, {.bucket_bytes = bucket_bytes}),
+                                             adamw(), constant());
     EXPECT_EQ(boosted.arena().buckets().size(), bucket_bytes == kBucketBytes ? 1U : 5U);
     const auto results = train(net, boosted, passes);
     if (clip > 0.0) {
@@ -148,17 +156,21 @@ TEST_P(BoosterRanksTest, EqualOneRankThatAccumulates) {
           options.grad_clip = 0.2;
           const optim::OptimizerConfig config{.eps = 1e-3};  // so that last bits stay last bits
           Net alone;
-          Boosted one = Booster(options).boost(torch_module(alone, 100), config, constant());
-          const auto want = train(alone, one, 2 * passes);
+          Boosted one = Booster(options).boost(torch_module(alone, {.bucket_bytes = 100}), config,
+                                               constant());
+          // The ranks of zero3 go through the same layers.
+          const int64_t run = plugin == "zero3" ? 2 : 1;
+          const auto want = train(alone, one, 2 * passes, 1, 0, run);
           options.plugin = plugin;
           options.plugin_config.reduce_each_micro_batch = reduce_each;
           Net net;
           net.first.data().add_(static_cast<double>(world.rank()));  // rank 0's counts
           net.calls.add_(world.rank());
           Boosted boosted =
-              Booster(options, world).boost(torch_module(net, 100), config, constant());
+              Booster(options, world)
+                  .boost(torch_module(net, small(options, world)), config, constant());
           EXPECT_EQ(net.calls.item<int64_t>(), 0);
-          const auto got = train(net, boosted, passes, 2, world.rank());
+          const auto got = train(net, boosted, passes, 2, world.rank(), run);
           EXPECT_LT(difference(net, alone), precision == Precision::kFp32 ? 1e-6 : 2e-3);
           for (size_t i = 0; i < got.size(); ++i) {
             EXPECT_NEAR(got[i].loss, want[i].loss, 2e-3 * want[i].loss);
@@ -169,7 +181,8 @@ TEST_P(BoosterRanksTest, EqualOneRankThatAccumulates) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Plugins, BoosterRanksTest, testing::Values("ddp", "zero1", "zero2"),
+INSTANTIATE_TEST_SUITE_P(Plugins, BoosterRanksTest,
+                         testing::Values("ddp", "zero1", "zero2", "zero3"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(BoosterTest, Zero2DividesStateAndGradientsAndSavesTheWhole) {
@@ -179,7 +192,8 @@ TEST(BoosterTest, Zero2DividesStateAndGradientsAndSavesTheWhole) {
     BoosterOptions options = fp32();
     options.plugin = "zero2";
     Net net;
-    Boosted boosted = Booster(options, world).boost(torch_module(net, 100), adamw(), constant());
+    Boosted boosted = Booster(options, world)
+                          .boost(torch_module(net, small(options, world)), adamw(), constant());
     for (const optim::Bucket& bucket : boosted.arena().buckets()) {
       EXPECT_FALSE(bucket.owns_grad);
       EXPECT_EQ(bucket.slice_numel * 2, bucket.numel);
@@ -188,7 +202,8 @@ TEST(BoosterTest, Zero2DividesStateAndGradientsAndSavesTheWhole) {
     boosted.save_model(path);
     Net other;
     other.second.data().zero_();
-    Boosted alone = Booster(fp32()).boost(torch_module(other, 100), adamw(), constant());
+    Boosted alone =
+        Booster(fp32()).boost(torch_module(other, {.bucket_bytes = 100}), adamw(), constant());
     alone.load_model(path);
     EXPECT_EQ(difference(other, net), 0.0);
     // What two ranks have saved one goes on from.
@@ -199,6 +214,68 @@ TEST(BoosterTest, Zero2DividesStateAndGradientsAndSavesTheWhole) {
       EXPECT_TRUE(at::equal(alone.arena().export_parameter("first", role),
                             boosted.arena().export_parameter("first", role)));
     }
+  });
+  std::error_code ignored;  // every rank comes here
+  std::filesystem::remove(path, ignored);
+  std::filesystem::remove_all(folder, ignored);
+}
+
+TEST(BoosterTest, Zero3BringsWeightsTogetherWhereTheyAreRead) {
+  const std::string path = testing::TempDir() + "kinora-booster-zero3.safetensors";
+  const std::string folder = testing::TempDir() + "kinora-booster-zero3";
+  comm::run_on_ranks(2, [&path, &folder](const comm::Group& world) {
+    BoosterOptions options = fp32();
+    options.plugin = "zero3";
+    Net net;
+    at::Tensor left;
+    {
+      Boosted boosted = Booster(options, world)
+                            .boost(torch_module(net, small(options, world)), adamw(), constant());
+      for (const optim::Bucket& bucket : boosted.arena().buckets()) {
+        EXPECT_FALSE(bucket.owns_compute);
+        EXPECT_FALSE(bucket.owns_grad);
+      }
+      (void)train(net, boosted, 2, 2, world.rank(), 2);
+      // Between steps, too, also of a pass that never comes to backward.
+      EXPECT_TRUE(
+          at::equal(net.second, boosted.arena().export_parameter("second", optim::Role::master())));
+      (void)loss_of(net, 0);
+      (void)train(net, boosted, 2, 2, world.rank(), 2);
+      const at::NoGradGuard no_grad;
+      boosted.save_model(path);
+      Net other;
+      Boosted alone = Booster(fp32()).boost(other, adamw(), constant());
+      alone.load_model(path);
+      EXPECT_EQ(difference(net, other), 0.0);
+      EXPECT_EQ(loss_of(net, 0).item<float>(), loss_of(other, 0).item<float>());
+      const std::filesystem::path state = boosted.save_optimizer(folder);
+      alone.load_optimizer(state);
+      // Back to what it has saved, after other steps.
+      {
+        const at::AutoGradMode grad(true);
+        (void)train(net, boosted, 2, 2, world.rank(), 2);
+      }
+      EXPECT_GT(difference(net, other), 0.0);
+      boosted.load_model(path);
+      EXPECT_EQ(difference(net, other), 0.0);
+      boosted.load_optimizer(state);
+      EXPECT_EQ(difference(net, other), 0.0);
+      const at::AutoGradMode grad(true);
+      EXPECT_THAT(error_of(ErrorKind::kConfig,
+                           [&] {
+                             return at::dot(net.first.flatten().narrow(0, 0, 9),
+                                            net.second.flatten().narrow(0, 0, 9));
+                           }),
+                  HasSubstr("take turns in one buffer of zero3"));
+      left = loss_of(net, 0, 2);
+    }
+    EXPECT_EQ(net.second.numel(), 0);
+    EXPECT_THAT(error_of(ErrorKind::kConfig,
+                         [&] {
+                           left.backward();
+                           return 0;
+                         }),
+                HasSubstr("keep the Boosted as long as its losses"));
   });
   std::error_code ignored;  // every rank comes here
   std::filesystem::remove(path, ignored);

@@ -1,10 +1,11 @@
-// examples/train_anything, as a user starts it.
+// examples/train_anything and examples/divide_anything, as a user starts them.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kinora/core/launcher.h"
@@ -15,20 +16,19 @@ namespace example_test {
 
 namespace fs = std::filesystem;
 
-class ExampleTest : public testing::TestWithParam<int64_t> {};
-
-TEST_P(ExampleTest, LearnsOnRanks) {
-  const fs::path folder = testing::TempDir() + "kinora-example-" + std::to_string(GetParam());
+/// The losses that rank 0 of the program says, in an empty folder.
+std::vector<double> losses_of(const std::string& program, int64_t num_ranks,
+                              const fs::path& folder) {
   fs::remove_all(folder);
   fs::create_directories(folder);
-  const std::string command = "cd '" + folder.string() + "' && exec '" +
-                              build_path("train_anything").string() + "' > said-$RANK";
+  const std::string command =
+      "cd '" + folder.string() + "' && exec " + build_path("").string() + program + " > said-$RANK";
   LaunchOptions options;
   options.command = {"sh", "-c", command};
-  options.num_ranks = GetParam();
+  options.num_ranks = num_ranks;
   options.environment = {"OMP_NUM_THREADS=1", "CUDA_VISIBLE_DEVICES="};
   const LaunchResult result = launch_ranks(options);
-  ASSERT_EQ(exit_status(result), 0) << describe_failure(result);
+  EXPECT_EQ(exit_status(result), 0) << describe_failure(result);
   std::ifstream said(folder / "said-0");
   std::vector<double> losses;
   std::string word;
@@ -37,9 +37,29 @@ TEST_P(ExampleTest, LearnsOnRanks) {
       losses.push_back(value);
     }
   }
+  return losses;
+}
+
+class ExampleTest : public testing::TestWithParam<int64_t> {};
+
+TEST_P(ExampleTest, LearnsOnRanks) {
+  const fs::path folder = testing::TempDir() + "kinora-example-" + std::to_string(GetParam());
+  const std::vector<double> losses = losses_of("train_anything", GetParam(), folder);
   ASSERT_EQ(losses.size(), 6U);
   EXPECT_LT(losses.back(), 0.2 * losses.front());
   EXPECT_TRUE(fs::exists(folder / "train_anything.safetensors"));
+  fs::remove_all(folder);
+}
+
+TEST(DivideAnythingTest, LearnsOnRanks) {
+  const fs::path folder = testing::TempDir() + "kinora-divide-anything";
+  for (const auto& [model, num_ranks] :
+       {std::pair("gpt", 1), std::pair("gpt", 4), std::pair("resnet", 2)}) {
+    const std::vector<double> losses =
+        losses_of(std::string("divide_anything ") + model, num_ranks, folder);
+    ASSERT_EQ(losses.size(), 4U) << model;
+    EXPECT_LT(losses.back(), 0.2 * losses.front()) << model << " on " << num_ranks;
+  }
   fs::remove_all(folder);
 }
 
@@ -52,7 +72,13 @@ TEST(ExampleTextTest, IsThatOfTheDocumentation) {
   const std::string program = text_of(source_path("examples/train_anything/main.cc"));
   const size_t begin = program.find("int main()");
   ASSERT_NE(begin, std::string::npos);
-  EXPECT_NE(text_of(source_path("docs/booster.md")).find(program.substr(begin)), std::string::npos);
+  const std::string page = text_of(source_path("docs/booster.md"));
+  EXPECT_NE(page.find(program.substr(begin)), std::string::npos);
+  const std::string divides = text_of(source_path("examples/divide_anything/main.cc"));
+  const size_t rules = divides.find("  inline static const std::vector<LayerRule> kRules");
+  ASSERT_NE(rules, std::string::npos);
+  const std::string table = divides.substr(rules, divides.find("};\n", rules) - rules);
+  EXPECT_NE(page.find(table), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ExampleTest, testing::Values(1, 2),

@@ -48,12 +48,12 @@ struct Net : torch::nn::Module {
   at::Tensor first, bias, second, branch, unused, frozen, tied, calls;
 };
 
-/// The loss of micro-batch `index`; every other one takes the branch.
-[[nodiscard]] inline at::Tensor loss_of(Net& net, int64_t index) {
+/// The loss of micro-batch `index`; of every other `run` of them each takes the branch.
+[[nodiscard]] inline at::Tensor loss_of(Net& net, int64_t index, int64_t run = 1) {
   const at::Tensor x =
       (at::arange(8 * 6, at::kFloat).view({8, 6}) * 0.7 + 0.3 * static_cast<double>(index)).sin();
   const at::Tensor input = x.to(net.first.scalar_type());
-  return at::mse_loss(net.forward(input, index % 2 == 0).to(at::kFloat), x * x);
+  return at::mse_loss(net.forward(input, index / run % 2 == 0).to(at::kFloat), x * x);
 }
 
 [[nodiscard]] inline BoosterOptions fp32() {
@@ -68,12 +68,13 @@ struct Net : torch::nn::Module {
 
 /// kSteps steps; rank `rank` takes every num_ranks-th micro-batch.
 inline std::vector<optim::StepResult> train(Net& net, Boosted& boosted, int64_t passes,
-                                            int64_t num_ranks = 1, int64_t rank = 0) {
+                                            int64_t num_ranks = 1, int64_t rank = 0,
+                                            int64_t run = 1) {
   boosted.accumulate(passes);
   std::vector<optim::StepResult> results;
   for (int64_t step = boosted.steps(); results.size() < kSteps; ++step) {
     for (int64_t pass = 0; pass < passes; ++pass) {
-      boosted.backward(loss_of(net, (step * passes + pass) * num_ranks + rank));
+      boosted.backward(loss_of(net, (step * passes + pass) * num_ranks + rank, run));
     }
     results.push_back(boosted.step());
   }
