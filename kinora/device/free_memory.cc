@@ -1,5 +1,6 @@
 #include "kinora/device/free_memory.h"
 
+#include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
@@ -19,6 +20,7 @@ int64_t free_memory(at::Device device) {
   if (!device.is_cuda()) {
     return available_memory();
   }
+  at::globalContext().lazyInitDevice(device.type());  // the allocator's first use, else
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = at::accelerator::getDeviceStats(device.index());
   return cuda_free_memory(device.index()) + stats.reserved_bytes[kAll].current -

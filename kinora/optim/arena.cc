@@ -42,6 +42,13 @@ void check_options(const ArenaOptions& options) {
   KINORA_CHECK(options.offload >= 0.0 && options.offload <= 1.0, kConfig,
                "[arena] the share of state in the host's memory must be in [0, 1], got ",
                options.offload);
+  KINORA_CHECK(options.offload_weights >= 0.0 && options.offload_weights <= options.offload,
+               kConfig, "[arena] the share of weights in the host's memory must be in [0, ",
+               options.offload, "], the share of state that is there, got ",
+               options.offload_weights, ". Hint: optim.offload=1");
+  KINORA_CHECK(options.offload_weights == 0.0 || options.disk.empty(), kConfig,
+               "[arena] state on a disk is updated by the CPU that computes, whose memory has the "
+               "weights anyway. Hint: without optim.disk, or optim.offload_weights=0");
   if (!takes_one_pass(options.rule)) {
     KINORA_CHECK(options.moments == kernels::MomentFormat::kF32, kConfig, "[arena] ",
                  to_string(options.rule),
@@ -333,8 +340,8 @@ void check_host_memory(const std::vector<Bucket>& buckets, const ArenaOptions& o
                human_number(memory / kGiB, 3), " GiB. Hint: kinora plan shows what a recipe needs");
 }
 
-/// The last of those that are not used all the time.
-void choose_offloaded(std::vector<Bucket>& buckets, double share) {
+/// The last of those that are not used all the time, of which `mark` is then set.
+void choose_last(std::vector<Bucket>& buckets, double share, bool Bucket::*mark) {
   int64_t elements = 0;
   for (const Bucket& bucket : buckets) {
     elements += bucket.ring.empty() ? 0 : bucket.numel;
@@ -342,7 +349,7 @@ void choose_offloaded(std::vector<Bucket>& buckets, double share) {
   auto left = static_cast<int64_t>(share * static_cast<double>(elements));
   for (auto bucket = buckets.rbegin(); bucket != buckets.rend() && left > 0; ++bucket) {
     if (!bucket->ring.empty()) {
-      bucket->is_offloaded = true;
+      (*bucket).*mark = true;
       left -= bucket->numel;
     }
   }
@@ -396,10 +403,14 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     const bool divides = options.sharding.divides();
     bucket.slice_numel = divides ? bucket.numel / group.size() : bucket.numel;
     bucket.slice_begin = divides ? bucket.slice_numel * group.rank() : 0;
-    bucket.owns_compute = bucket.ring.empty() || !options.sharding.divides_compute();
-    bucket.owns_grad = bucket.ring.empty() || !options.sharding.divides_gradients();
   }
-  choose_offloaded(buckets_, options.offload);
+  choose_last(buckets_, options.offload, &Bucket::is_offloaded);
+  choose_last(buckets_, options.train ? options.offload_weights : 0.0, &Bucket::is_far);
+  for (Bucket& bucket : buckets_) {
+    const bool in_ring = !bucket.ring.empty();
+    bucket.owns_compute = !in_ring || !(bucket.is_far || options.sharding.divides_compute());
+    bucket.owns_grad = !in_ring || !(bucket.is_far || options.sharding.divides_gradients());
+  }
   open_disk();
   check_host_memory(buckets_, options, disk_bytes_ - disk_memory_);
   frozen_ = std::move(layout.frozen);
@@ -422,6 +433,9 @@ at::ScalarType Arena::type_of(bool fp32_island) const {
 }
 
 bool Arena::has_far_master(const Bucket& bucket) const {
+  if (bucket.is_far) {
+    return true;
+  }
   const bool copies = type_of(bucket.fp32_island) != at::kFloat;
   return options_.masters == kernels::MasterFormat::kF32 &&
          (copies || (!bucket.owns_compute && options_.disk.empty()));
@@ -490,11 +504,16 @@ void Arena::make_rings() {
     }
     Ring& ring = rings_[bucket.ring];
     const int64_t numel = largest[bucket.ring];
+    const auto owns_no = [&](bool Bucket::*owns) {
+      return std::ranges::any_of(buckets_, [&](const Bucket& other) {
+        return other.ring == bucket.ring && !(other.*owns);
+      });
+    };
     for (size_t k = 0; k < kRingBuffers; ++k) {
-      if (!bucket.owns_compute) {
+      if (owns_no(&Bucket::owns_compute)) {
         ring.compute.push_back(at::zeros({numel}, options.dtype(type_of(bucket.fp32_island))));
       }
-      if (!bucket.owns_grad) {
+      if (owns_no(&Bucket::owns_grad)) {
         ring.grad.push_back(at::zeros({numel}, options));
       }
     }
@@ -547,7 +566,9 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     master = fp32_copy_of(slice_of(values), is_far && has_far_master(*bucket));
     bucket->compute = master;
     if (!is_fp32) {
-      bucket->compute = at::empty({bucket->slice_numel}, bucket->whole_compute.options());
+      const at::ScalarType type = bucket->whole_compute.scalar_type();
+      bucket->compute = bucket->is_far ? state(bucket->slice_numel, type)
+                                       : at::empty({bucket->slice_numel}, fp32.dtype(type));
       ops::round_to(slice_of(values), bucket->compute);
     }
   } else if (is_fp32) {
@@ -572,7 +593,8 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->grad = slice_of(bucket->whole_grad);
     } else {
       bucket->whole_grad = rings_.at(bucket->ring).grad[turn].narrow(0, 0, bucket->numel);
-      bucket->grad = at::zeros({bucket->slice_numel}, fp32);
+      bucket->grad = bucket->is_far ? state(bucket->slice_numel, at::kFloat)
+                                    : at::zeros({bucket->slice_numel}, fp32);
     }
     const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
     const at::ScalarType moments = coded ? at::kByte : at::kFloat;
@@ -702,6 +724,11 @@ int64_t Arena::offloaded_bytes(Role role) const {
     if (bucket.is_offloaded && is_state) {
       arrays.push_back(bucket.tensor(role));
       computes.push_back(has_far_master(bucket) ? at::Tensor() : bucket.master);
+    } else if (bucket.is_far && role.kind == Role::Kind::kGrad) {
+      arrays.push_back(bucket.grad);
+    } else if (bucket.is_far && role.kind == Role::Kind::kCompute) {
+      arrays.push_back(bucket.compute);
+      computes.push_back(bucket.master);
     }
   }
   return distinct_bytes(arrays, computes);

@@ -148,6 +148,9 @@ struct Bucket {
   /// (Arena::fetched): exp_avg, exp_avg_sq, ema, and `master` where forward reads another copy.
   /// They are tensors of the arena's device all the same (device/host_memory.h).
   bool is_offloaded = false;
+  /// Whether `compute` and `grad` lie in the host's memory, too: while the bucket is in use, a
+  /// buffer of its ring holds what forward reads, and another its gradients.
+  bool is_far = false;
 
   /// This rank's slice of a role's array; undefined if there is none.
   [[nodiscard]] at::Tensor tensor(Role role) const;
@@ -216,6 +219,9 @@ struct ArenaOptions {
   /// Share of the ring buckets' elements, in [0, 1], whose state lies in the host's memory: that of
   /// the buckets that are used last.
   double offload = 0.0;
+  /// Share of them, at most `offload`, of which the host's memory has what forward reads and the
+  /// gradients, too. For a model that says what it reads (parallel::DataParallel).
+  double offload_weights = 0.0;
   /// A folder in which a file of each rank's takes that state in place of the host's memory: its
   /// tensors are then names of bytes there (disk_state.h). For a CPU alone. Empty: none.
   std::string disk = {};

@@ -263,9 +263,10 @@ void Optimizer::prepare(const Arena& arena) {
   for (size_t i = 0; i < arena.buckets().size(); ++i) {
     const Bucket& bucket = arena.buckets()[i];
     const bool rounds = !bucket.compute.is_same(bucket.master);
-    // Of divided gradients this is but a slice: who reduces them starts them anew.
-    const bool leaves =
-        arena.options().sharding.divides() || (leaves_gradients_ && !bucket.fp32_island);
+    // Of divided gradients this is but a slice, and those at the host come there: who brings them
+    // starts them anew.
+    const bool leaves = arena.options().sharding.divides() || bucket.is_far ||
+                        (leaves_gradients_ && !bucket.fp32_island);
     const bool stochastic = bucket.master.scalar_type() == at::kBFloat16;
     const ops::OptimizerBucket whole{
         .master = stochastic ? at::Tensor() : bucket.master,

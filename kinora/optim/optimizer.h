@@ -45,11 +45,12 @@ struct OptimizerConfig {
   double eps = 1e-8;       ///< AdamW, LAMB, Prodigy, and Muon's other parameters
   /// Of every parameter; decoupled, but SGD's. LAMB's is a part of the direction.
   double weight_decay = 0.0;
-  double max_grad_norm = 0.0;  ///< of all gradients together; 0: no clipping
-  double offload = 0.0;        ///< ArenaOptions::offload
-  std::string disk = {};       ///< ArenaOptions::disk
-  double d0 = 1e-6;            ///< Prodigy: the distance that it begins with
-  double d_coef = 1.0;         ///< Prodigy: what its estimates are multiplied by
+  double max_grad_norm = 0.0;    ///< of all gradients together; 0: no clipping
+  double offload = 0.0;          ///< ArenaOptions::offload
+  double offload_weights = 0.0;  ///< ArenaOptions::offload_weights
+  std::string disk = {};         ///< ArenaOptions::disk
+  double d0 = 1e-6;              ///< Prodigy: the distance that it begins with
+  double d_coef = 1.0;           ///< Prodigy: what its estimates are multiplied by
 };
 
 struct StepResult {

@@ -7,11 +7,30 @@
 #include <algorithm>
 #include <utility>
 
+#include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
+#include "kinora/device/host_memory.h"
 
 namespace kinora::parallel {
 
 using ops::BucketMoment;
+
+namespace {
+
+/// What has been given to a side stream up to a mark.
+class OverLink : public comm::Pending {
+ public:
+  OverLink(std::shared_ptr<device::SideStream> link, size_t mark)
+      : link_(std::move(link)), mark_(mark) {}
+  void wait() override { link_->wait(mark_); }
+  [[nodiscard]] bool is_done() const override { return true; }
+
+ private:
+  std::shared_ptr<device::SideStream> link_;
+  size_t mark_;
+};
+
+}  // namespace
 
 DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replicate,
                            const DataParallelOptions& options)
@@ -29,16 +48,29 @@ DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replica
   std::unordered_map<std::string, size_t> turns;
   for (const optim::Bucket& bucket : buckets) {
     whole_compute_.push_back(bucket.whole_compute.variable_data());
-    std::vector<at::Tensor>& vectors = vector_grads_.emplace_back();
+    std::vector<at::Tensor>& added = added_grads_.emplace_back();
+    int64_t end = 0;  // of the slot before
+    const auto add = [&](int64_t begin, int64_t stop) {
+      if (begin < stop) {
+        added.push_back(bucket.whole_grad.narrow(0, begin, stop - begin));
+      }
+    };
     for (const optim::Slot& slot : bucket.slots) {
+      add(end, slot.offset);
+      end = slot.offset + slot.numel;
       if (slot.shape.size() == 1) {
-        vectors.push_back(bucket.whole_grad.narrow(0, slot.offset, slot.numel));
+        add(slot.offset, end);
       }
     }
-    turn_.push_back(bucket.ring.empty() ? 0 : turns[bucket.ring]++ % optim::kRingBuffers);
+    add(end, bucket.numel);
+    const bool takes_turns = !bucket.owns_compute || !bucket.owns_grad;
+    turn_.push_back(takes_turns ? turns[bucket.ring]++ % optim::kRingBuffers : 0);
     if (!bucket.owns_compute) {
       rings_[bucket.ring].resize(optim::kRingBuffers);
     }
+  }
+  if (std::ranges::any_of(buckets, &optim::Bucket::is_far)) {
+    link_ = std::make_shared<device::SideStream>(arena.options().device, 2 * buckets.size());
   }
   gathering_.resize(buckets.size());
   is_reduced_.resize(buckets.size());
@@ -199,10 +231,12 @@ DataParallel::Resident& DataParallel::buffer_of(size_t bucket) {
 
 void DataParallel::acquire(size_t bucket) {
   if (!in_pass_) {
+    if (options_.gradients_apart) {
+      refresh();
+    }
     // Nobody says when weights change outside of passes: nothing is kept from use to use.
     if (!arena_.buckets()[bucket].owns_compute) {
-      torus_of(arena_.buckets()[bucket])
-          .all_gather(whole_compute_[bucket], arena_.buckets()[bucket].compute);
+      bring(bucket).wait();
     }
     return;
   }
@@ -221,7 +255,7 @@ void DataParallel::acquire(size_t bucket) {
     order_.push_back(bucket);
     return;
   }
-  if (!arena_.options().sharding.divides_compute()) {
+  if (rings_.empty()) {
     return;  // nothing is brought ahead of its use
   }
   if (next_in_order_ == order_.size() || order_[next_in_order_] != bucket) {
@@ -247,9 +281,41 @@ void DataParallel::prefetch(size_t bucket) {
   }
   wait(resident.arriving);  // it was brought for nothing: the order has changed
   resident.bucket = static_cast<int64_t>(bucket);
-  resident.arriving =
-      torus_of(arena_.buckets()[bucket])
-          .all_gather_async(whole_compute_[bucket], arena_.buckets()[bucket].compute);
+  resident.arriving = bring(bucket);
+}
+
+comm::Work DataParallel::bring(size_t index) {
+  const optim::Bucket& bucket = arena_.buckets()[index];
+  if (!bucket.is_far) {
+    return torus_of(bucket).all_gather_async(whole_compute_[index], bucket.compute);
+  }
+  link_->run([&] {
+    if (options_.before_fetch) {
+      options_.before_fetch(index);
+    }
+    if (shard_group().size() == 1 || !arena_.options().sharding.divides()) {
+      device::copy_bytes(bucket.compute, whole_compute_[index]);
+    } else {
+      torus_of(bucket).all_gather(whole_compute_[index], bucket.compute);
+    }
+    link_->mark(index);
+  });
+  return comm::Work(std::make_shared<OverLink>(link_, index));
+}
+
+comm::Work DataParallel::send_to_host(size_t index) {
+  const optim::Bucket& bucket = arena_.buckets()[index];
+  const size_t mark = arena_.buckets().size() + index;
+  link_->run([&] {
+    shard_group().all_reduce(bucket.whole_grad);
+    if (is_first_) {
+      device::copy_bytes(bucket.whole_grad, bucket.grad);
+    } else {
+      at::Tensor(bucket.grad).add_(bucket.whole_grad);
+    }
+    link_->mark(mark);
+  });
+  return comm::Work(std::make_shared<OverLink>(link_, mark));
 }
 
 void DataParallel::release(size_t bucket) {
@@ -274,8 +340,8 @@ void DataParallel::make_grad_ready(size_t bucket) {
     }
   }
   const at::NoGradGuard no_grad;
-  if (options_.overwrites_gradients) {
-    at::_foreach_zero_(vector_grads_[bucket]);
+  if (options_.overwrites_gradients && starts_empty(is_first_)) {
+    at::_foreach_zero_(added_grads_[bucket]);
   } else {
     at::Tensor(arena_.buckets()[bucket].whole_grad).zero_();
   }
@@ -311,11 +377,15 @@ void DataParallel::reduce(size_t bucket_index) {
   }
   const at::NoGradGuard no_grad;
   const bool divides = arena_.options().sharding.divides();
+  if (bucket.is_far && !divides) {
+    reducing_.push_back({.bucket = bucket_index, .work = send_to_host(bucket_index), .lane = {}});
+    return;
+  }
   const bool is_typed = options_.reduce_type != at::kFloat;
   Reduction reduction{.bucket = bucket_index, .work = {}, .lane = std::nullopt};
   at::Tensor source = bucket.whole_grad;
   at::Tensor target = bucket.grad;
-  if (is_typed || (!bucket.owns_grad && !is_first_)) {
+  if (is_typed || bucket.is_far || (!bucket.owns_grad && !is_first_)) {
     reduction.lane = free_lane(bucket_index);
     const Lane& lane = lanes_[*reduction.lane];
     target = lane.slice.narrow(0, 0, bucket.slice_numel);

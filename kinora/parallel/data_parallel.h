@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -11,6 +13,7 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/comm/torus.h"
+#include "kinora/device/side_stream.h"
 #include "kinora/device/stopwatch.h"
 #include "kinora/ops/bucket_hook.h"
 #include "kinora/optim/arena.h"
@@ -23,8 +26,8 @@ struct DataParallelOptions {
   at::ScalarType reduce_type = at::kFloat;
   /// What crosses hosts travels in 8 bits (comm/quantised.h).
   bool fp8_across = false;
-  /// The model overwrites the gradients of ring buckets (diffusion::Pass::overwrite): only those of
-  /// vectors have to be zeroed.
+  /// The model overwrites the gradients of ring buckets (diffusion::Pass::overwrite), but for those
+  /// of vectors, which have to be zeroed.
   bool overwrites_gradients = false;
   /// The model reads all weights before the first pass of a step (to quantise them): they are
   /// gathered by begin_step().
@@ -32,6 +35,9 @@ struct DataParallelOptions {
   /// Reads of backward are told as those of forward, in an order that may change from pass to pass
   /// but is the same on all ranks; kBeforeBackward and kAfterBackward are of gradients alone.
   bool gradients_apart = false;
+  /// Before what forward reads of a bucket is fetched from the host's memory, with the stream that
+  /// fetches it as the current one; may be empty.
+  std::function<void(size_t bucket)> before_fetch = {};
   /// Of these values (fp32) begin_step() takes the largest over all ranks; undefined: none.
   at::Tensor largest = {};
 };
@@ -42,9 +48,10 @@ struct DataParallelOptions {
 /// Gradients are reduced bucket by bucket as soon as a bucket's backward ends, in place where the
 /// arena keeps them whole. Where the group has several ranks on each of several hosts, inside of
 /// hosts first (comm/torus.h). Parameters of stages 1 and 2 are gathered at the start of the next
-/// step's first pass, in order of use, those of stage 3 one bucket ahead of their use, forward and
-/// backward. Collectives are asynchronous: on a GPU they run beside the computation, ordered by
-/// events, without the host waiting; all of a pass may be recorded in a CUDA graph.
+/// step's first pass, in order of use, those of stage 3, and those in the host's memory
+/// (optim::Bucket::is_far), one bucket ahead of their use, forward and backward. Collectives are
+/// asynchronous: on a GPU they run beside the computation, ordered by events, without the host
+/// waiting; all of a pass may be recorded in a CUDA graph.
 ///
 ///   for each step:  begin_step();
 ///     for each micro-batch:  begin_pass(first, last); forward and backward; end_pass();
@@ -116,6 +123,10 @@ class DataParallel {
   void gather_for_step();
   void acquire(size_t bucket);
   void prefetch(size_t bucket);
+  /// Fills whole_compute_ of a bucket that does not own it.
+  [[nodiscard]] comm::Work bring(size_t bucket);
+  /// Adds a bucket's gradients to those in the host's memory, or puts them in their place.
+  [[nodiscard]] comm::Work send_to_host(size_t bucket);
   void release(size_t bucket);
   [[nodiscard]] Resident& buffer_of(size_t bucket);
   [[nodiscard]] const comm::Torus& torus_of(const optim::Bucket& bucket) const;
@@ -139,10 +150,12 @@ class DataParallel {
   // What collectives read and write: the buckets' memory, but not the tensors that autograd
   // watches for changes.
   std::vector<at::Tensor> whole_compute_;
-  std::vector<std::vector<at::Tensor>> vector_grads_;  // [bucket]: those that are not overwritten
-  std::vector<std::optional<comm::Work>> gathering_;   // [bucket], of those gathered once a step
-  std::vector<bool> is_reduced_;                       // [bucket], in this pass
-  std::vector<size_t> turn_;                           // [bucket]: which of its ring's buffers
+  // [bucket]: what a model that overwrites gradients does not: those of vectors, and what lies
+  // between slots, where a buffer has what others left.
+  std::vector<std::vector<at::Tensor>> added_grads_;
+  std::vector<std::optional<comm::Work>> gathering_;  // [bucket], of those gathered once a step
+  std::vector<bool> is_reduced_;                      // [bucket], in this pass
+  std::vector<size_t> turn_;                          // [bucket]: which of its ring's buffers
   std::unordered_map<std::string, std::vector<Resident>> rings_;
 
   // The order of use, of the first pass; later ones look ahead in it.
@@ -151,7 +164,8 @@ class DataParallel {
   bool order_is_known_ = false;
   size_t next_in_order_ = 0;
 
-  std::deque<Reduction> reducing_;  // by age
+  std::shared_ptr<device::SideStream> link_;  // to the host's memory; null: nothing is there
+  std::deque<Reduction> reducing_;            // by age
   std::vector<comm::Work> replicating_;
   std::vector<Lane> lanes_;
   device::Stopwatch waiting_;  // of waits and what is done between them

@@ -55,8 +55,8 @@ void describe_train(Fields& fields, RunConfig& config) {
       "vram_budget", train.vram_budget,
       "Most of the GPU's memory that the run takes, its context and libraries included: none, "
       "auto (what is free) or a size such as 8GiB. Where the recipe needs more, the fastest "
-      "of train.recompute, train.micro_batch, optim.offload (of recipes that freeze weights "
-      "finetune.offload) and, with several ranks, "
+      "of train.recompute, train.micro_batch, optim.offload and optim.offload_weights (of recipes "
+      "that freeze weights finetune.offload) and, with several ranks, "
       "parallel.plugin is taken that fits, and said.");
   fields.add("graph_memory_gib", train.graph_memory_gib,
              "GiB that CUDA graphs (kernels.graphs) of the sizes of data.buckets may take: sizes "
@@ -109,10 +109,10 @@ void describe_train(Fields& fields, RunConfig& config) {
 void describe_parallel(Fields& fields, RunConfig& config) {
   PluginConfig& parallel = config.parallel;
   const auto scope = fields.scope("parallel");
-  fields.add(
-      "plugin", config.plugin,
-      "Booster's name for the strategy: ddp, zero1, zero2, zero3 or hybrid; empty, or hybrid = "
-      "as the other keys say.");
+  fields.add("plugin", config.plugin,
+             "Booster's name for the strategy: ddp, zero1, zero2, zero3, gemini (zero3, with "
+             "optim.offload "
+             "and optim.offload_weights) or hybrid; empty, or hybrid = as the other keys say.");
   fields.add(
       "zero_stage", parallel.zero_stage,
       "What the ranks along shard divide: 0 = nothing; 1 = master weights, moments and "
@@ -273,6 +273,15 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
           "than "
           "one pass over the state",
           [&optim, takes_one_pass] { return optim.offload == 0.0 || takes_one_pass(); });
+  fields
+      .add("offload_weights", optim.offload_weights,
+           "Share of the blocks, at most optim.offload, whose weights and gradients lie in the "
+           "host's memory, too. Each block comes over the link while the one before it computes.",
+           between(0, 1))
+      .check("be at most optim.offload",
+             [&optim] { return optim.offload_weights <= optim.offload; })
+      .check("be 0 with optim.disk",
+             [&optim] { return optim.offload_weights == 0.0 || optim.disk.empty(); });
   fields
       .add("disk", optim.disk,
            "Folder on a fast disk: the share that optim.offload says lies in a file there, without "

@@ -1,6 +1,7 @@
 #include "kinora/train/boost/booster.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -12,6 +13,7 @@
 #include "kinora/checkpoint/writer.h"
 #include "kinora/core/error.h"
 #include "kinora/data/loader.h"
+#include "kinora/device/free_memory.h"
 #include "kinora/inference/setup.h"
 #include "kinora/optim/held_weights.h"
 #include "kinora/parallel/bucket_groups.h"
@@ -24,7 +26,8 @@
 namespace kinora::train {
 namespace {
 
-void check_possible(const Boostable& model, const BoosterOptions& options, int stage,
+void check_possible(const Boostable& model, const BoosterOptions& options,
+                    const optim::OptimizerConfig& optimizer, int stage,
                     const parallel::Mesh& mesh) {
   KINORA_CHECK(mesh.shape().pipeline == 1 || stage <= 1 ||
                    (stage == 2 && !options.plugin_config.reduce_each_micro_batch),
@@ -35,6 +38,12 @@ void check_possible(const Boostable& model, const BoosterOptions& options, int s
   KINORA_CHECK(!holds || model.told_reads() == ToldReads::kInOrder, kConfig,
                "[booster] frozen_weights and frozen_offload are of the linears of Kinora's own "
                "models; a torch::nn::Module has its own. Hint: leave them out");
+  KINORA_CHECK(optimizer.offload_weights == 0.0 || mesh.shape().pipeline == 1, kConfig,
+               "[booster] optim.offload_weights brings weights for one pass at a time, and "
+               "parallel.pipeline has several under way. Hint: parallel.pipeline=1");
+  KINORA_CHECK(optimizer.offload_weights == 0.0 || !model.is_fp8(), kConfig,
+               "[booster] products in fp8 keep copies of all weights, and optim.offload_weights "
+               "keeps them off the GPU. Hint: train.fp8=false, or optim.offload_weights=0");
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
@@ -67,7 +76,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
                  const optim::LrSchedule& schedule)
     : mesh_(mesh), schedule_(schedule), model_(std::move(model)) {
   const int stage = zero_stage(options.plugin, options.plugin_config);
-  check_possible(*model_, options, stage, mesh_);
+  check_possible(*model_, options, optimizer, stage, mesh_);
   schedule_.validate();
   const at::Device device = inference::choose_device(options.device);
   const bool is_own = model_->told_reads() == ToldReads::kInOrder;
@@ -87,6 +96,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .masters = optimizer.masters,
           .ema_decays = options.ema_decays,
           .offload = optimizer.offload,
+          .offload_weights = optimizer.offload_weights,
           .disk = optimizer.disk,
           .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
@@ -103,7 +113,9 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
     optimizer_->leave_gradients();
   }
   ops::BucketHook hook;
-  if (mesh_.gradient_ranks() > 1) {
+  if (mesh_.gradient_ranks() > 1 || optimizer.offload_weights > 0.0) {
+    // Alone, with weights that come one by one: each when its own update is done.
+    waits_by_bucket_ = mesh_.gradient_ranks() == 1 && optimizer_->runs_beside();
     parallel_ = std::make_unique<parallel::DataParallel>(
         *arena_, mesh_.group(parallel::Axis::kReplicate),
         parallel::DataParallelOptions{
@@ -112,17 +124,15 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .overwrites_gradients = model_->overwrites_gradients(),
             .reads_before_passes = model_->is_fp8() || model_->told_reads() == ToldReads::kNone,
             .gradients_apart = model_->told_reads() == ToldReads::kWatched,
+            .before_fetch = [optimizer =
+                                 optimizer_.get()](size_t bucket) { optimizer->wait_for(bucket); },
             .largest = model_->magnitudes()});
-    hook = buckets.translate(parallel_->hook());
+    hook = buckets.translate(waits_by_bucket_ ? waiting_for_updates(parallel_->hook())
+                                              : parallel_->hook());
   } else if (optimizer_->runs_beside() && is_own && !model_->is_fp8() &&
              arena_->num_frozen() == 0) {
     waits_by_bucket_ = true;
-    const auto wait = [optimizer = optimizer_.get()](ops::BucketMoment moment, int64_t bucket) {
-      if (moment == ops::BucketMoment::kBeforeForward) {
-        optimizer->wait_for(static_cast<size_t>(bucket));
-      }
-    };
-    hook = buckets.translate(wait);
+    hook = buckets.translate(waiting_for_updates({}));
   }
   if (arena_->held() != nullptr) {
     hook = arena_->held()->hook(std::move(hook));
@@ -136,6 +146,18 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
 }
 
 Boosted::~Boosted() = default;
+
+ops::BucketHook Boosted::waiting_for_updates(ops::BucketHook next) const {
+  return [optimizer = optimizer_.get(), next = std::move(next)](ops::BucketMoment moment,
+                                                                int64_t bucket) {
+    if (moment == ops::BucketMoment::kBeforeForward) {
+      optimizer->wait_for(static_cast<size_t>(bucket));
+    }
+    if (next) {
+      next(moment, bucket);
+    }
+  };
+}
 
 void Boosted::accumulate(int64_t num_passes) {
   KINORA_CHECK(num_passes >= 1, kConfig, "[booster] a step must have 1 pass or more, got ",
@@ -369,20 +391,41 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& o
                "that ranks could divide, got ",
                mesh_.shape().pipeline,
                ". Hint: leave pp_size out, and all ranks take other samples");
-  return boost(torch_module(model, module_options()), optimizer, schedule);
+  const optim::OptimizerConfig placed = this->placed(optimizer, count_trained(model));
+  return {torch_module(model, module_options(placed)), options_, mesh_, placed, schedule};
 }
 
-TorchModuleOptions Booster::module_options() const {
+optim::OptimizerConfig Booster::placed(const optim::OptimizerConfig& optimizer,
+                                       int64_t num_parameters) const {
+  const bool measures =
+      options_.plugin == "gemini" && options_.plugin_config.placement == Placement::kAuto;
+  // A CPU has one memory.
+  const int64_t free = measures && device_.is_cuda() ? device::free_memory(device_) : INT64_MAX;
+  const comm::Group& group = mesh_.state_group();
+  // The ranks agree: that with the least decides.
+  const at::Tensor least = at::full({1}, -static_cast<double>(free), at::kFloat);
+  group.all_reduce(least, comm::Reduction::kMax);
+  return train::placed(options_, optimizer, num_parameters, group.size(),
+                       static_cast<int64_t>(-least.item<float>()));
+}
+
+TorchModuleOptions Booster::module_options(const optim::OptimizerConfig& optimizer) const {
   const int stage = zero_stage(options_.plugin, options_.plugin_config);
   return {.bucket_bytes = kBucketBytes,
-          .watches_reads = stage == 3 && mesh_.state_group().size() > 1,
+          .watches_reads =
+              (stage == 3 && mesh_.state_group().size() > 1) || optimizer.offload_weights > 0.0,
           .tensor = mesh_.group(parallel::Axis::kTensor),
           .rules = options_.tensor_rules};
 }
 
 Boosted Booster::boost(std::unique_ptr<Boostable> model, const optim::OptimizerConfig& optimizer,
                        const optim::LrSchedule& schedule) const {
-  return {std::move(model), options_, mesh_, optimizer, schedule};
+  int64_t num_parameters = 0;
+  for (const auto& [path, parameter] : model->module().named_parameters()) {
+    num_parameters += parameter->frozen ? 0 : parameter->numel();
+  }
+  const optim::OptimizerConfig placed = this->placed(optimizer, num_parameters);
+  return {std::move(model), options_, mesh_, placed, schedule};
 }
 
 data::LoaderOptions Booster::boost(data::LoaderOptions loader) const {

@@ -117,6 +117,8 @@ class Boosted {
   Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options,
           const parallel::Mesh& mesh, const optim::OptimizerConfig& optimizer,
           const optim::LrSchedule& schedule);
+  /// Before forward reads a bucket, waits for its update; then tells `next`, which may be empty.
+  [[nodiscard]] ops::BucketHook waiting_for_updates(ops::BucketHook next) const;
 
   parallel::Mesh mesh_;
   optim::LrSchedule schedule_;
@@ -162,7 +164,11 @@ class Booster {
   /// The same loader, for this rank's part of its samples.
   [[nodiscard]] data::LoaderOptions boost(data::LoaderOptions loader) const;
   /// What the options ask of a torch::nn::Module.
-  [[nodiscard]] TorchModuleOptions module_options() const;
+  [[nodiscard]] TorchModuleOptions module_options(
+      const optim::OptimizerConfig& optimizer = {}) const;
+  /// `optimizer`, with what plugin gemini keeps at the host of so many trained parameters.
+  [[nodiscard]] optim::OptimizerConfig placed(const optim::OptimizerConfig& optimizer,
+                                              int64_t num_parameters) const;
 
  private:
   BoosterOptions options_;

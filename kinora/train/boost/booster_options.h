@@ -8,12 +8,23 @@
 #include "kinora/core/compute_choice.h"
 #include "kinora/kernels/weight_codes.h"
 #include "kinora/ops/kernel_options.h"
+#include "kinora/optim/optimizer.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence_plan.h"
 #include "kinora/train/boost/divided_layer.h"
 
 namespace kinora::train {
+
+/// Where plugin gemini keeps the optimizer's state, weights and gradients.
+enum class Placement : uint8_t {
+  kStatic,  ///< the shares that offload_optim_frac and offload_param_frac say at the host
+  kCpu,     ///< all of them at the host
+  kAuto,    ///< on the device what fits in kAutoShare of its free memory, the rest at the host
+};
+
+/// The rest is for activations.
+inline constexpr double kAutoShare = 0.6;
 
 /// How ranks share the work; in a recipe the keys parallel.*.
 struct PluginConfig {
@@ -37,12 +48,18 @@ struct PluginConfig {
   /// buckets (parallel/bucket_groups.h). 0: the model's own.
   int64_t bucket_mib = 0;
 
+  // Of plugin gemini.
+  Placement placement = Placement::kStatic;
+  double shard_param_frac = 1.0;    ///< 1: ranks divide the weights, too; 0: all but these
+  double offload_optim_frac = 0.0;  ///< optim::OptimizerConfig::offload
+  double offload_param_frac = 0.0;  ///< optim::OptimizerConfig::offload_weights
+
   [[nodiscard]] parallel::MeshShape mesh() const;
 };
 
 /// What a Booster does to models.
 struct BoosterOptions {
-  /// ddp, zero1, zero2 or zero3; empty or hybrid: as plugin_config says.
+  /// ddp, zero1, zero2, zero3 or gemini; empty or hybrid: as plugin_config says.
   std::string plugin = {};
   PluginConfig plugin_config = {};
   /// Of the copies of the weights that forward reads; master, moments and averages are fp32.
@@ -63,5 +80,14 @@ struct BoosterOptions {
 /// The stage of ZeRO that plugin and plugin_config ask for. kConfig where they contradict each
 /// other, or ask for what is not there.
 [[nodiscard]] int zero_stage(const std::string& plugin, const PluginConfig& config);
+
+/// `optimizer` with the shares at the host that plugin gemini asks for, unless it names its own.
+/// @param num_parameters  that are trained, of which `ranks` divide the state.
+/// @param free_bytes      of the device.
+/// kConfig for shares that contradict each other, and for those of another plugin.
+[[nodiscard]] optim::OptimizerConfig placed(const BoosterOptions& options,
+                                            optim::OptimizerConfig optimizer,
+                                            int64_t num_parameters, int64_t ranks,
+                                            int64_t free_bytes);
 
 }  // namespace kinora::train

@@ -12,6 +12,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -390,6 +391,16 @@ void ModuleWatcher::before_read(const std::vector<size_t>& buckets) {
 std::unique_ptr<Boostable> torch_module(torch::nn::Module& module,
                                         const TorchModuleOptions& options) {
   return std::make_unique<TorchModule>(module, options);
+}
+
+int64_t count_trained(const torch::nn::Module& module) {
+  std::unordered_set<const at::TensorImpl*> seen;
+  int64_t count = 0;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const bool is_new = seen.insert(parameter.unsafeGetTensorImpl()).second;
+    count += parameter.requires_grad() && is_new ? parameter.numel() : 0;
+  }
+  return count;
 }
 
 }  // namespace kinora::train

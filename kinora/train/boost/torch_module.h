@@ -51,4 +51,7 @@ struct TorchModuleOptions {
 [[nodiscard]] std::unique_ptr<Boostable> torch_module(torch::nn::Module& module,
                                                       const TorchModuleOptions& options = {});
 
+/// Elements of what requires gradients, tied weights once.
+[[nodiscard]] int64_t count_trained(const torch::nn::Module& module);
+
 }  // namespace kinora::train

@@ -228,8 +228,8 @@ class Planner {
     }
     plan_.parts = {
         {"weights", on_device(Role::master())},
-        {"compute copies", arena.bytes(Role::compute())},
-        {"gradients", arena.bytes(Role::grad())},
+        {"compute copies", on_device(Role::compute())},
+        {"gradients", on_device(Role::grad())},
         {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq()) +
                         on_device(Role::exp_avg_scales()) + on_device(Role::exp_avg_sq_scales()) +
                         on_device(Role::factors()) + on_device(Role::base()) +

@@ -26,6 +26,7 @@ struct Candidate {
   int64_t tensor = 1;
   int64_t pipeline = 1;
   double offload = 0.0;
+  double offload_weights = 0.0;  // above 0 where all state is at the host
   RunConfig config;
   std::vector<std::string> overrides;
   double samples_per_s = 0.0;
@@ -41,14 +42,14 @@ struct Candidate {
     constexpr double kStep = 0.01;
     constexpr double kParts = 100.0;
     return {-std::lround(std::log(samples_per_s) / kStep), static_cast<int64_t>(overrides.size()),
-            static_cast<int64_t>(recompute), std::lround(offload * kParts)};
+            static_cast<int64_t>(recompute), std::lround((offload + offload_weights) * kParts)};
   }
 
   /// Whether this one cannot fit if `other` does not.
   [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
     return stage <= other.stage && recompute <= other.recompute && division <= other.division &&
            sequence <= other.sequence && tensor <= other.tensor && pipeline == other.pipeline &&
-           offload <= other.offload;
+           offload + offload_weights <= other.offload + other.offload_weights;
   }
 };
 
@@ -56,6 +57,7 @@ constexpr size_t kQuarters =
     4;  // of the blocks, computed again whole where the others are by "mlp"
 constexpr size_t kRecomputes = 3 + kQuarters;
 constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
+constexpr std::array<double, 5> kOffloadWeights = {0.0, 0.25, 0.5, 0.75, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
 constexpr int64_t kMostTensor = 8;
 constexpr int64_t kMostPipeline = 16;
@@ -202,14 +204,24 @@ class Search {
         }
         candidate.recompute = recompute;
         candidate.offload = offload;
-        add_divisions(candidate);
+        for (const double weights : kOffloadWeights) {
+          const bool is_other = weights != config_.optim.offload_weights;
+          const bool is_possible = offload == 1.0 && !config_.finetune.freezes() &&
+                                   !config_.train.fp8 && candidate.pipeline == 1;
+          if (weights > offload || (is_other && weights > 0.0 && !is_possible)) {
+            continue;
+          }
+          candidate.offload_weights = weights;
+          add_divisions(candidate);
+        }
       }
     }
   }
 
   void add_divisions(const Candidate& candidate) {
     const int64_t data_ranks = candidate.data_ranks(target_.ranks);
-    const bool is_other = candidate.offload != offload_of(config_);
+    const bool is_other = candidate.offload != offload_of(config_) ||
+                          candidate.offload_weights != config_.optim.offload_weights;
     if (is_other && target_.device != c10::DeviceType::CUDA) {
       return;
     }
@@ -271,6 +283,10 @@ class Search {
       const bool freezes = config_.finetune.freezes();
       (freezes ? config.finetune.offload : config.optim.offload) = candidate.offload;
       set(freezes ? "finetune.offload" : "optim.offload", human_number(candidate.offload, 2));
+    }
+    if (config_.optim.offload_weights != candidate.offload_weights) {
+      config.optim.offload_weights = candidate.offload_weights;
+      set("optim.offload_weights", human_number(candidate.offload_weights, 2));
     }
     const int64_t now = config_.train.micro_batch;
     if ((now > 0 ? now : config.micro_batch(candidate.data_ranks(target_.ranks))) != micro_batch) {

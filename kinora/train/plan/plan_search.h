@@ -22,11 +22,11 @@ struct PlanChoice {
   [[nodiscard]] std::string text() const;
 };
 
-/// The fastest `most` settings of train.recompute, train.micro_batch, on GPUs optim.offload (of
-/// recipes that freeze parameters finetune.offload) and, with several ranks, parallel.* that fit
-/// the target, the fastest first; the recipe's other settings and its global batch stay. By
-/// expected speed, where the GPU's is known, else by what they compute again. `config.model` is
-/// resolved.
+/// The fastest `most` settings of train.recompute, train.micro_batch, on GPUs optim.offload
+/// and optim.offload_weights (of recipes that freeze parameters finetune.offload) and, with several
+/// ranks, parallel.* that fit the target, the fastest first; the recipe's other settings and its
+/// global batch stay. By expected speed, where the GPU's is known, else by what they compute again.
+/// `config.model` is resolved.
 [[nodiscard]] std::vector<PlanChoice> search_plans(const RunConfig& config,
                                                    const PlanTarget& target, const GpuFacts& gpu,
                                                    size_t most);

@@ -153,7 +153,11 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double owned =
       parameters /
       static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? same_part : 1);
-  const double far_bytes = owned * offload * (moments + averages + (has_masters ? 4.0 : 0.0));
+  // Of weights that are there, too, the norm and the update read the gradients, and the update
+  // writes the copy for forward.
+  const double far_weights = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload_weights : 0.0;
+  const double far_bytes = owned * (offload * (moments + averages + (has_masters ? 4.0 : 0.0)) +
+                                    far_weights * (4.0 + 4.0));
   const double matrices_s =
       2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
   const double transfer_s = far_bytes / std::max(gpu_.host_bytes_per_s, 1.0);
@@ -165,11 +169,15 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double weight_bytes =
       format ? static_cast<double>(kernels::code_bytes(*format, kMany)) / kMany
              : static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
-  const double fetch_s = gpu_.host_bytes_per_s > 0.0 ? parameters * config.finetune.offload *
-                                                           weight_bytes / gpu_.host_bytes_per_s
-                                                     : 0.0;
+  const double link = std::max(gpu_.host_bytes_per_s, 1.0);
+  const double fetch_s =
+      gpu_.host_bytes_per_s > 0.0
+          ? (parameters * config.finetune.offload + owned * far_weights) * weight_bytes / link
+          : 0.0;
+  // Gradients go while weights come.
+  const double backward_s = std::max(fetch_s, owned * far_weights * 4.0 / link);
   const double wait_s =
-      std::max(0.0, fetch_s - forward_s) + std::max(0.0, fetch_s - (micro_step_s - forward_s));
+      std::max(0.0, fetch_s - forward_s) + std::max(0.0, backward_s - (micro_step_s - forward_s));
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +

@@ -51,7 +51,10 @@ struct Net : torch::nn::Module {
 /// The loss of micro-batch `index`; of every other `run` of them each takes the branch.
 [[nodiscard]] inline at::Tensor loss_of(Net& net, int64_t index, int64_t run = 1) {
   const at::Tensor x =
-      (at::arange(8 * 6, at::kFloat).view({8, 6}) * 0.7 + 0.3 * static_cast<double>(index)).sin();
+      (at::arange(8 * 6, net.first.options().dtype(at::kFloat).requires_grad(false)).view({8, 6}) *
+           0.7 +
+       0.3 * static_cast<double>(index))
+          .sin();
   const at::Tensor input = x.to(net.first.scalar_type());
   return at::mse_loss(net.forward(input, index / run % 2 == 0).to(at::kFloat), x * x);
 }

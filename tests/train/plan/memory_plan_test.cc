@@ -195,6 +195,11 @@ TEST(MemoryPlanTest, StateInTheHostsMemoryIsNoneOfTheGpu) {
   for (const char* part : {"weights", "moments", "averages"}) {
     moved += bytes_of(near, part) - bytes_of(far, part);
   }
+  offloaded.emplace_back("optim.offload_weights=1");
+  const MemoryPlan weights_too = plan_memory(config_of("imagenet-256-dit-xl2", offloaded), kGpu);
+  // Beside 16 bytes of state the copy that forward reads, and the gradient.
+  EXPECT_EQ(weights_too.offloaded, far.offloaded / 16 * 22);
+  EXPECT_LT(weights_too.peak, far.peak);
   EXPECT_EQ(near.offloaded, 0);
   EXPECT_EQ(far.offloaded, moved);
   // 28 blocks of 23.9 million parameters with 16 bytes each.

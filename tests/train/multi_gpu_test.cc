@@ -1,0 +1,140 @@
+// Layouts of two GPUs against one GPU: streams, overlap and NCCL.
+#include <ATen/ops/cat.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kinora/core/cuda.h"
+#include "kinora/device/device.h"
+#include "tests/comm/ranks.h"
+#include "tests/train/boost/torch_net.h"
+#include "tests/train/tiny_run.h"
+
+namespace kinora::train {
+namespace multi_gpu_test {
+
+/// Calls `body` on two ranks, each with a GPU of its own.
+void run_on_gpus(const std::function<void(const comm::Group& world, at::Device device)>& body) {
+  comm::RankOptions options;
+  options.time_limit = std::chrono::seconds(240);
+  comm::run_on_ranks(
+      2,
+      [&body](const comm::Group& group) {
+        comm::World place = group.world();
+        place.store_prefix += "gpus/";
+        const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
+        device::configure_computation(0, /*deterministic=*/true);
+        body(comm::connect(place, device), device);
+        device::synchronize(device);
+      },
+      options);
+}
+
+Outcome outcome_on(const RunConfig& config, const comm::Group& world, at::Device device) {
+  TinyRun run(config, world, device);
+  Outcome outcome;
+  for (int i = 0; i < 4; ++i) {
+    run.step(&outcome);
+  }
+  outcome.weights = run.all(optim::Role::master()).cpu();
+  return outcome;
+}
+
+struct Layout {
+  std::string name;
+  std::function<void(RunConfig&)> set;
+};
+
+TEST(MultiGpuTrainingTest, EveryLayoutOfTwoEqualsOne) {
+  if (cuda_device_count() < 2) {
+    GTEST_SKIP() << "needs 2 GPUs, there are " << cuda_device_count();
+  }
+  run_on_gpus([](const comm::Group& world, at::Device device) {
+    RunConfig config = tiny();
+    config.model.transformer.hidden = 64;
+    config.model = models::resolved(config.model);
+    config.path = inference::Path::kFast;
+    config.ema_decays = {};
+    config.train.micro_batch = 2;
+    config.train.device = DeviceChoice::kCuda;
+    const Outcome want = outcome_on(config, {}, device);
+    using Schedule = parallel::PipelineSchedule;
+    const std::vector<Layout> layouts = {
+        {"tensor", [](RunConfig& c) { c.parallel.tp_size = 2; }},
+        {"sequence", [](RunConfig& c) { c.parallel.sp_size = 2; }},
+        {"pipeline", [](RunConfig& c) { c.parallel.pp_size = 2; }},
+        {"pipeline in chunks",
+         [](RunConfig& c) {
+           c.parallel.pp_size = 2;
+           c.parallel.pp_chunks = 3;
+         }},
+        {"zero bubble",
+         [](RunConfig& c) {
+           c.parallel.pp_size = 2;
+           c.parallel.pp_schedule = Schedule::kZeroBubble;
+         }},
+        {"zero3", [](RunConfig& c) { c.parallel.zero_stage = 3; }},
+        {"zero2 with weights at the host",
+         [](RunConfig& c) {
+           c.parallel.zero_stage = 2;
+           c.optim.offload = 1.0;
+           c.optim.offload_weights = 1.0;
+         }},
+    };
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(layout.name);
+      RunConfig divided = config;
+      layout.set(divided);
+      const Outcome got = outcome_on(divided, world, device);
+      // fp32 products may use TF32.
+      for (size_t i = 0; i < want.losses.size(); ++i) {
+        EXPECT_NEAR(got.losses[i], want.losses[i], 5e-3 * want.losses[i]) << "step " << i;
+        EXPECT_NEAR(got.norms[i], want.norms[i], 2e-2 * want.norms[i]) << "step " << i;
+      }
+      EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, 5e-3));
+    }
+  });
+}
+
+TEST(MultiGpuTrainingTest, ATorchModuleLearnsByZero3AsOnOneGpu) {
+  if (cuda_device_count() < 2) {
+    GTEST_SKIP() << "needs 2 GPUs, there are " << cuda_device_count();
+  }
+  run_on_gpus([](const comm::Group& world, at::Device device) {
+    BoosterOptions options = fp32();
+    options.device = DeviceChoice::kCuda;
+    const auto losses = [&](const comm::Group& ranks, double offload) {
+      Net net;
+      const optim::OptimizerConfig optimizer{
+          .eps = 1e-3, .offload = offload, .offload_weights = offload};
+      const Booster booster(options, ranks);
+      TorchModuleOptions module = booster.module_options(optimizer);
+      module.bucket_bytes = 100;
+      Boosted boosted = booster.boost(torch_module(net, module), optimizer, constant());
+      std::vector<float> found;
+      for (const optim::StepResult& result :
+           train(net, boosted, 4 / ranks.size(), ranks.size(), ranks.rank(), 2)) {
+        found.push_back(result.loss);
+      }
+      return found;
+    };
+    const std::vector<float> want = losses({}, 0.0);
+    EXPECT_LT(want.back(), 0.9F * want.front());
+    const auto expect_close = [&want](const std::vector<float>& got) {
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(got[i], want[i], 5e-3 * want[i]) << "step " << i;
+      }
+    };
+    expect_close(losses({}, 1.0));
+    options.plugin = "zero3";
+    expect_close(losses(world, 0.0));
+    expect_close(losses(world, 1.0));
+    device::synchronize(device);
+  });
+}
+
+}  // namespace multi_gpu_test
+}  // namespace kinora::train
