@@ -46,7 +46,6 @@
 #include "kinora/io/file.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/families.h"
-#include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/cache_price.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
@@ -357,7 +356,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   inference::LoadOptions options = load_options(given);
   const bool speaks = world.rank() == 0;
   options.says = speaks;
-  options.tensor = parallel::tensor_group(world, given.options.ranks.tensor);
+  options.groups = inference::ModelGroups::of(world, given.options.ranks);
   if (speaks && !like.command.empty()) {
     log_info("[sample] like ", given.like, ": ", like.command);
   }
@@ -374,9 +373,9 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   inference::set_size(arguments.options.size, arguments.options.fps, sized);
   const int64_t room = limited_memory(arguments, inference::choose_device(arguments.device));
   KINORA_CHECK(
-      room == 0 || options.tensor.size() == 1, kConfig,
-      "[sample] --vram-budget does not work with --tensor, whose ranks each have a part of "
-      "the weights. Hint: leave one of them out");
+      room == 0 || !options.groups.divide(), kConfig,
+      "[sample] --vram-budget does not work with --tensor and --pipeline, whose ranks each have a "
+      "part of the weights. Hint: leave one of them out");
   const bool bounds = room > 0 && !arguments.memory_budget;
   if (bounds) {
     arguments.memory_budget = gib_beside(room, /*weights=*/0);

@@ -19,7 +19,9 @@
 #include "kinora/ops/fp8.h"
 #include "kinora/optim/held_weights.h"
 #include "kinora/parallel/guidance_parallel.h"
+#include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence.h"
+#include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_unet.h"
 #include "kinora/pipelines/ip_adapter_file.h"
@@ -160,7 +162,7 @@ std::unique_ptr<TrainedModel> load_low_noise(const ModelRecipe& recipe,
   const fs::path path = sampling.low_noise_model;
   const checkpoint::WeightsFile file = pipelines::open_weights(path, options.ema);
   auto second = std::make_unique<TrainedModel>(
-      initial_model(recipe, choose_device(options.device), 0, options.held, options.tensor));
+      initial_model(recipe, choose_device(options.device), 0, options.held, options.groups));
   checkpoint::LateTensors weights = file.tensors();
   merge_adapters(options.low_noise_adapters, recipe.model, weights, options.says,
                  options.has_encoder);
@@ -188,7 +190,7 @@ void set_path(TrainedModel& trained) {
   trained.model->use_fast_path(trained.kernels);
   const diffusion::StepCacheConfig& cache = trained.recipe.sample.sampling.cache;
   trained.model->use_step_cache(cache);
-  trained.graphs = records(trained.recipe, trained.kernels.get());
+  trained.graphs = records(trained.recipe, trained.kernels.get()) && trained.links == nullptr;
   if (cache.measures() && trained.kernels != nullptr && trained.kernels->can_be_recorded()) {
     log_info(
         "[sample] sample.cache decides at each step what to compute, so no CUDA graph is "
@@ -197,6 +199,11 @@ void set_path(TrainedModel& trained) {
 }
 
 }  // namespace
+
+ModelGroups ModelGroups::of(const comm::Group& world, const pipelines::SamplingRanks& ranks) {
+  return {.tensor = parallel::tensor_group(world, ranks.tensor),
+          .pipeline = parallel::stage_group(world, ranks.pipeline)};
+}
 
 Precision stored_precision(const checkpoint::WeightsFile& file) {
   const checkpoint::LateTensors tensors = file.tensors();
@@ -209,7 +216,7 @@ Precision stored_precision(const checkpoint::WeightsFile& file) {
 }
 
 TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_t seed,
-                           optim::HeldOptions held, const comm::Group& tensor) {
+                           optim::HeldOptions held, const ModelGroups& groups) {
   TrainedModel initial{
       .recipe = recipe,
       .model = models::make_model(recipe.model),
@@ -218,7 +225,14 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
       .device = device,
       .kernels = nullptr};
   diffusion::move_to(initial.objective, device);
-  divide_weights(*initial.model, tensor);
+  divide_weights(*initial.model, groups.tensor);
+  if (groups.pipeline.size() > 1) {
+    const parallel::StagePlan plan =
+        parallel::plan_stages(initial.model->block_costs(), groups.pipeline.size(), 1);
+    parallel::divide_blocks(*initial.model, initial.model->buckets(), plan, groups.pipeline.rank());
+    initial.links = std::make_shared<parallel::PipelineLinks>(groups.pipeline, plan);
+    initial.model->use_pipeline(std::make_shared<parallel::StagePipeline>(*initial.links));
+  }
   held.buckets = initial.model->buckets();
   optim::ArenaOptions arena;
   arena.device = device;
@@ -226,7 +240,8 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
   arena.seed = seed;
   arena.train = false;
   arena.held = std::move(held);
-  arena.tensor = tensor;
+  arena.tensor = groups.tensor;
+  arena.pipeline = groups.pipeline;
   initial.arena = std::make_unique<optim::Arena>(initial.model->named_parameters(),
                                                  initial.model->buckets(), arena);
   if (initial.arena->held() != nullptr) {
@@ -260,7 +275,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
   const OpenModel opened = open_model(path, options);
   const auto& [folder, file, recipe, controlnets] = opened;
   TrainedModel trained =
-      initial_model(recipe, choose_device(options.device), 0, options.held, options.tensor);
+      initial_model(recipe, choose_device(options.device), 0, options.held, options.groups);
   const bool ema = options.ema && folder && checkpoint::has_averages(*folder);
   const bool is_plain = options.adapters.empty() && controlnets.empty() &&
                         options.ip_adapter.empty() && !options.held.any() &&
@@ -327,15 +342,17 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
       log_info("[sample] ", plan.reason);
     }
   }
-  const auto shared = [&](models::Model& model) {
-    return std::make_unique<parallel::GuidanceParallel>(model,
+  const auto shared = [&](const TrainedModel& one) -> std::unique_ptr<diffusion::Denoiser> {
+    if (one.links != nullptr) {
+      return std::make_unique<parallel::RowsInFlight>(*one.model, *one.links, model.out_channels());
+    }
+    return std::make_unique<parallel::GuidanceParallel>(*one.model,
                                                         mesh.group(parallel::Axis::kGuidance));
   };
   if (trained.low_noise == nullptr) {
-    return shared(*trained.model);
+    return shared(trained);
   }
-  return std::make_unique<diffusion::Experts>(shared(*trained.model),
-                                              shared(*trained.low_noise->model),
+  return std::make_unique<diffusion::Experts>(shared(trained), shared(*trained.low_noise),
                                               trained.recipe.sample.sampling.low_noise);
 }
 

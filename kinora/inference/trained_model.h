@@ -14,7 +14,9 @@
 #include "kinora/ops/block_kernels.h"
 #include "kinora/optim/arena.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence_plan.h"
+#include "kinora/pipelines/sampling_ranks.h"
 
 namespace kinora::inference {
 
@@ -26,9 +28,22 @@ struct TrainedModel {
   diffusion::Objective objective;
   at::Device device = at::kCPU;
   std::shared_ptr<ops::BlockKernels> kernels;  ///< of the fast path; null: the plain one
-  bool graphs = false;                         ///< whether sampling can be recorded
+  /// Between the ranks that share its blocks; null: all are here.
+  std::shared_ptr<parallel::PipelineLinks> links = nullptr;
+  bool graphs = false;  ///< whether sampling can be recorded
   /// The second expert, which predicts at low noise (sample.low_noise_model); null: there is none.
   std::unique_ptr<TrainedModel> low_noise = nullptr;
+};
+
+/// Ranks that have the parts of one model.
+struct ModelGroups {
+  comm::Group tensor = {};    ///< of each of its blocks (parallel/tensor.h)
+  comm::Group pipeline = {};  ///< some of its blocks each (parallel/pipeline.h)
+
+  /// All ranks of `world` call it. kConfig.
+  [[nodiscard]] static ModelGroups of(const comm::Group& world,
+                                      const pipelines::SamplingRanks& ranks);
+  [[nodiscard]] bool divide() const { return tensor.size() > 1 || pipeline.size() > 1; }
 };
 
 struct LoadOptions {
@@ -49,7 +64,7 @@ struct LoadOptions {
   std::vector<double> control_scales = {};
   std::string ip_adapter = {};  ///< a file (pipelines/ip_adapter_file.h) beside a U-Net; "": none
   double ip_scale = 1.0;        ///< of attention to the picture that it is shown
-  comm::Group tensor = {};      ///< ranks that have the parts of one model (parallel/tensor.h)
+  ModelGroups groups = {};      ///< ranks that have the parts of one model
   bool says = true;             ///< logs which weights these are
 };
 
@@ -58,11 +73,10 @@ struct LoadOptions {
 [[nodiscard]] Precision stored_precision(const checkpoint::WeightsFile& file);
 
 /// A model with initial weights; those that are held otherwise than they are read (`held`, without
-/// its buckets) are zeros until they are loaded. tensor: as in LoadOptions. recipe.model is
-/// resolved. kConfig.
+/// its buckets) are zeros until they are loaded. recipe.model is resolved. kConfig.
 [[nodiscard]] TrainedModel initial_model(const ModelRecipe& recipe, at::Device device,
                                          uint64_t seed, optim::HeldOptions held = {},
-                                         const comm::Group& tensor = {});
+                                         const ModelGroups& groups = {});
 
 /// The checkpoint that a folder stands for: itself, or the newest of a run; nothing where it is
 /// neither.
@@ -82,10 +96,10 @@ struct LoadOptions {
 [[nodiscard]] ModelRecipe read_recipe(const std::filesystem::path& path,
                                       const LoadOptions& options);
 
-/// `trained` as the ranks along the mesh's guidance and sequence axes compute it together, each
-/// with one of its own. It is borrowed. model: the sizes of what is drawn. rows: samples and, with
-/// guidance, unconditional ones that a sequence computes at once. kConfig where `scheme` is not
-/// possible. All ranks call it.
+/// `trained` as the ranks along the mesh's guidance, sequence and pipeline axes compute it
+/// together, each with one of its own. It is borrowed. model: the sizes of what is drawn. rows:
+/// samples and, with guidance, unconditional ones that a sequence computes at once. kConfig where
+/// `scheme` is not possible. All ranks call it.
 [[nodiscard]] std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained,
                                                          const models::ModelConfig& model,
                                                          const parallel::Mesh& mesh,

@@ -98,6 +98,21 @@ Mesh::Mesh(const comm::Group& world, const MeshShape& shape)
     groups_[static_cast<size_t>(axis)] = group_of(stride_of(shape_, axis), shape_.size(axis));
   }
   sample_group_ = group_of(1, shape_.guidance * shape_.sequence * shape_.tensor);
+  if (shape_.pipeline > 1) {
+    // Each line of one stage, with those of the others.
+    std::vector<std::vector<int64_t>> samples;
+    const int64_t of_a_stage = world.size() / shape_.pipeline;
+    for (const std::vector<int64_t>& line :
+         lines(1, ranks_of_sample() / shape_.pipeline, of_a_stage)) {
+      std::vector<int64_t>& all = samples.emplace_back();
+      for (int64_t stage = 0; stage < shape_.pipeline; ++stage) {
+        for (const int64_t rank : line) {
+          all.push_back(stage * of_a_stage + rank);
+        }
+      }
+    }
+    sample_group_ = samples.size() == 1 ? world : world.split(samples);
+  }
   const int64_t same_samples = shape_.guidance * shape_.sequence;
   state_group_ = same_samples == 1
                      ? group(Axis::kShard)

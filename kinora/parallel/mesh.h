@@ -53,7 +53,7 @@ class Mesh {
   /// The ranks that divide one copy of the state among them: shard x guidance x sequence; along
   /// `tensor` each has a part of the model, and so a state of its own.
   [[nodiscard]] const comm::Group& state_group() const { return state_group_; }
-  /// The ranks that have the same samples: guidance x sequence x tensor.
+  /// The ranks that have the same samples: pipeline x guidance x sequence x tensor.
   [[nodiscard]] const comm::Group& sample_group() const { return sample_group_; }
   /// This rank's place along an axis.
   [[nodiscard]] int64_t index(Axis axis) const { return group(axis).rank(); }

@@ -1,6 +1,8 @@
 #include "kinora/parallel/pipeline.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -11,6 +13,7 @@
 #include <string>
 
 #include "kinora/core/error.h"
+#include "kinora/parallel/mesh.h"
 
 namespace kinora::parallel {
 namespace {
@@ -262,6 +265,43 @@ at::Tensor StagePipeline::share(const at::Tensor& own, const at::Tensor& like) c
   at::Tensor shared = own.defined() ? own.contiguous() : like;
   links_.group().broadcast(shared, links_.plan().ranks - 1);
   return shared;
+}
+
+comm::Group stage_group(const comm::Group& world, int64_t size) {
+  KINORA_CHECK(size >= 1 && world.size() % size == 0, kConfig, "[pipeline] ", size,
+               " ranks that share the blocks of a model do not divide ", world.size(),
+               ". Hint: as many ranks, or a multiple");
+  return size == 1 ? comm::Group() : world.split(lines(world.size() / size, size, world.size()));
+}
+
+RowsInFlight::RowsInFlight(diffusion::Denoiser& model, PipelineLinks& links, int64_t out_channels)
+    : model_(model), pipeline_(links), out_channels_(out_channels) {}
+
+at::Tensor RowsInFlight::predict(const at::Tensor& x_t, const at::Tensor& t,
+                                 const diffusion::Conditions& conditions,
+                                 const diffusion::Pass& pass) {
+  const at::NoGradGuard no_grad;
+  diffusion::Pass own = pass;
+  std::vector<at::Tensor> predicted;
+  for (int64_t row = 0; row < x_t.size(0); ++row) {
+    diffusion::Conditions of_row;
+    for (const diffusion::NamedCondition& condition : diffusion::kConditions) {
+      const at::Tensor& all = conditions.*condition.tensor;
+      of_row.*condition.tensor = all.defined() ? all.narrow(0, row, 1) : at::Tensor();
+    }
+    at::Tensor last;
+    for (const std::unique_ptr<diffusion::Stage>& stage : pipeline_.stages()) {
+      own.stage = stage.get();
+      last = model_.forward(x_t.narrow(0, row, 1), t.narrow(0, row, 1), of_row, own);
+    }
+    if (last.defined()) {
+      predicted.push_back(std::move(last));
+    }
+  }
+  std::vector<int64_t> shape = x_t.sizes().vec();
+  shape[1] = out_channels_;
+  return pipeline_.share(predicted.empty() ? at::Tensor() : at::cat(predicted),
+                         at::empty(shape, x_t.options()));
 }
 
 void add_shared_gradients(const optim::Arena& arena) {

@@ -131,6 +131,10 @@ class StagePass : public diffusion::Stage {
   std::vector<at::Tensor> made_;      // with their graph
 };
 
+/// The ranks of `world` that share the blocks of one model: `size` of them, as along a mesh's axis
+/// `pipeline`. All ranks call it. kConfig unless it divides them.
+[[nodiscard]] comm::Group stage_group(const comm::Group& world, int64_t size);
+
 /// The stages of this rank, for passes without gradients.
 class StagePipeline : public diffusion::Pipeline {
  public:
@@ -145,6 +149,26 @@ class StagePipeline : public diffusion::Pipeline {
  private:
   PipelineLinks& links_;
   std::vector<std::unique_ptr<diffusion::Stage>> stages_;
+};
+
+/// Sampling by a model whose blocks ranks divide: the rows of a batch (samples, and with guidance
+/// unconditional ones) follow each other through the stages, so that each rank computes one while
+/// others compute the next. With R rows and P ranks of equal stages a prediction takes R + P - 1
+/// stages' time of a row. All ranks call it with the same tensors, and have the whole result.
+/// Nothing is prepared for it. Without gradients.
+class RowsInFlight : public diffusion::Denoiser {
+ public:
+  /// Both are borrowed. out_channels: of a prediction.
+  RowsInFlight(diffusion::Denoiser& model, PipelineLinks& links, int64_t out_channels);
+
+ private:
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+
+  diffusion::Denoiser& model_;
+  StagePipeline pipeline_;
+  int64_t out_channels_;
 };
 
 /// Sums over the ranks of `arena.options().pipeline` the gradients of what each of them has: of a

@@ -14,12 +14,14 @@ namespace kinora::pipelines {
 struct SamplingRanks {
   int64_t guidance = 0;  ///< ranks that share guidance: 1 or 2; 0: to be chosen
   int64_t sequence = 0;  ///< ranks that share the tokens of a sample; 0: to be chosen
-  int64_t tensor = 1;    ///< ranks that share the model's weights (parallel/tensor.h)
+  int64_t tensor = 1;    ///< ranks that share the weights of each block (parallel/tensor.h)
+  int64_t pipeline = 1;  ///< ranks that share the blocks (parallel/pipeline.h)
   parallel::SequenceScheme scheme = parallel::SequenceScheme::kAuto;
 };
 
-/// ranks = groups x guidance x sequence x tensor.
+/// ranks = pipeline x groups x guidance x sequence x tensor.
 struct SamplingShares {
+  int64_t pipeline = 1;
   int64_t groups = 1;
   int64_t guidance = 1;
   int64_t sequence = 1;

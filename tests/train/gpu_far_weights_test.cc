@@ -1,3 +1,4 @@
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +9,9 @@ namespace kinora::train {
 namespace gpu_far_weights_test {
 
 // Weights come and gradients go beside the computation: the bits are those of a run that has all on
-// the GPU.
-TEST(GpuFarWeightsTest, GiveTheSameBits) {
+// the GPU. Gradients of several micro-batches are summed in another order, since a product that
+// adds to what is there may sum as another one than that which writes.
+TEST(GpuFarWeightsTest, LearnTheSame) {
   if (!device::best_device().is_cuda()) {
     GTEST_SKIP() << "there is no GPU";
   }
@@ -37,9 +39,12 @@ TEST(GpuFarWeightsTest, GiveTheSameBits) {
       const Outcome want = outcome(0.0);
       for (const double share : {0.5, 1.0}) {
         const Outcome got = outcome(share);
-        EXPECT_EQ(got.losses, want.losses) << share;
-        EXPECT_EQ(got.norms, want.norms) << share;
-        EXPECT_TRUE(at::equal(got.weights, want.weights)) << share;
+        for (size_t i = 0; i < want.losses.size(); ++i) {
+          EXPECT_NEAR(got.losses[i], want.losses[i], 1e-6 * want.losses[i]) << share;
+          EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]) << share;
+        }
+        EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, 1e-6)) << share;
+        EXPECT_TRUE(micro_batch > 0 || at::equal(got.weights, want.weights)) << share;
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +87,7 @@ TEST(MultiGpuTrainingTest, EveryLayoutOfTwoEqualsOne) {
     };
     for (const Layout& layout : layouts) {
       SCOPED_TRACE(layout.name);
+      std::cerr << layout.name << '\n';  // shown where the ranks do not end
       RunConfig divided = config;
       layout.set(divided);
       const Outcome got = outcome_on(divided, world, device);

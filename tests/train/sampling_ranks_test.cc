@@ -67,7 +67,9 @@ struct Drawn {
 /// Two pieces, the first from a given frame: those of this rank's group.
 Drawn drawn(const comm::Group& world, int64_t samples, const pipelines::SamplingShares& shares,
             SequenceScheme scheme, bool batch_invariant = false) {
-  inference::TrainedModel trained = inference::initial_model(tiny_clips(), at::kCPU, 7);
+  inference::TrainedModel trained = inference::initial_model(
+      tiny_clips(), at::kCPU, 7, {},
+      inference::ModelGroups::of(world, {.tensor = shares.tensor, .pipeline = shares.pipeline}));
   randomise_zeros(trained.model->named_parameters(), *trained.arena);
   trained.recipe.sample.sampling.batch_invariant = batch_invariant;
   const models::ModelConfig& model = trained.recipe.model;
@@ -121,6 +123,18 @@ TEST(SamplingRanksTest, GuidanceAndTokens) {
 
 TEST(SamplingRanksTest, GroupsThatShare) {
   expect_as_alone(4, 3, {.groups = 2, .guidance = 2}, SequenceScheme::kUlysses);
+}
+
+TEST(SamplingRanksTest, BlocksOneBehindTheOther) {
+  expect_as_alone(2, 3, {.pipeline = 2});
+}
+
+TEST(SamplingRanksTest, GroupsThatShareBlocks) {
+  expect_as_alone(4, 3, {.pipeline = 2, .groups = 2});
+}
+
+TEST(SamplingRanksTest, PartsOfBlocksOneBehindTheOther) {
+  expect_as_alone(4, 1, {.pipeline = 2, .tensor = 2});
 }
 
 // On the same ranks, in every bit; the last batch is of one sample.

@@ -49,6 +49,11 @@ void add_sharing_options(CLI::App& command, pipelines::SamplingRanks& wanted) {
                   "Ranks that share the weights: each has some of the heads and of the MLP's "
                   "columns of every block (1)")
       ->check(whole(1));
+  command
+      .add_option("--pipeline", wanted.pipeline,
+                  "Ranks that share the blocks: each has consecutive ones, through which the "
+                  "samples of a batch follow each other (1)")
+      ->check(whole(1));
   const std::vector<std::string> names(parallel::kSequenceSchemeNames.begin(),
                                        parallel::kSequenceSchemeNames.end());
   command

@@ -20,7 +20,6 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/random.h"
-#include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/cache_price.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/bench/benchmark.h"
@@ -118,7 +117,7 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
   const parallel::Mesh mesh(world, shares.mesh());
   const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
   inference::TrainedModel initial = inference::initial_model(
-      config, device, kBenchmarkSeed, {}, parallel::tensor_group(world, options.ranks.tensor));
+      config, device, kBenchmarkSeed, {}, inference::ModelGroups::of(world, options.ranks));
   randomise_zeros(initial.model->named_parameters(), *initial.arena);
   const bool alone = config.sample.sampling.batch_invariant;
   const int64_t at_once = alone ? 1 : own.count;
