@@ -10,6 +10,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/device/device.h"
+#include "kinora/train/setup.h"
 #include "tests/comm/ranks.h"
 #include "tests/train/boost/torch_net.h"
 #include "tests/train/tiny_run.h"
@@ -20,13 +21,13 @@ namespace multi_gpu_test {
 /// Calls `body` on two ranks, each with a GPU of its own.
 void run_on_gpus(const std::function<void(const comm::Group& world, at::Device device)>& body) {
   comm::RankOptions options;
-  options.time_limit = std::chrono::seconds(240);
+  options.time_limit = std::chrono::seconds(110);
   comm::run_on_ranks(
       2,
       [&body](const comm::Group& group) {
         comm::World place = group.world();
         place.store_prefix += "gpus/";
-        const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
+        const at::Device device = rank_device(place, DeviceChoice::kCuda);
         device::configure_computation(0, /*deterministic=*/true);
         body(comm::connect(place, device), device);
         device::synchronize(device);
