@@ -23,6 +23,7 @@ TEST(GpuFarWeightsTest, LearnTheSame) {
       config.precision = Precision::kBf16;
       config.path = family == "dit" ? inference::Path::kFast : inference::Path::kPlain;
       config.train.device = DeviceChoice::kCuda;
+      config.deterministic = true;  // else products are chosen by timing
       config.train.micro_batch = micro_batch;
       config.kernels.attention = ops::Switch::kOff;  // else chosen by timing, for each model anew
       const auto outcome = [&config](double share) {
