@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae,wan_vae_residual}.safetensors, and wan_vae_names.json:
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae,wan_vae_residual,cogvideox_vae}.safetensors, and wan_vae_names.json:
 what autoencoders of clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
-(AutoencoderKLHunyuanVideo, AutoencoderKLWan and AutoencoderKL; the rest is in reference/).
+(AutoencoderKLHunyuanVideo, AutoencoderKLWan, AutoencoderKLCogVideoX and AutoencoderKL; the rest is in reference/).
 
   CASE.output        [B, C, T, H, W], where CASE is encode, decode, encode_image, decode_image
   grad.CASE.KEY      [2]: norm, and product with values(KEY), of the gradient of
@@ -197,7 +197,25 @@ def wan_names():
     print(path.name, path.stat().st_size, "bytes,", len(names), "names")
 
 
-MAKERS = {"hunyuan_vae": hunyuan, "opensora_vae": opensora, "opensora_causal_vae": opensora_causal,
+def cogvideox():
+    from diffusers import AutoencoderKLCogVideoX
+
+    config = {"block_out_channels": [8, 8, 16, 16], "layers_per_block": 1, "latent_channels": 2,
+              "norm_num_groups": 4, "scaling_factor": 0.5}
+    types = {"down_block_types": ["CogVideoXDownBlock3D"] * 4, "up_block_types": ["CogVideoXUpBlock3D"] * 4}
+    model = AutoencoderKLCogVideoX(**config, **types)
+
+    def decode(z):
+        return model._decode(z).sample
+
+    # Pieces of 9 and 8 frames, of 3 and 2 latent frames, of 2 and 2.
+    write("cogvideox_vae", config, model, {
+        "encode": (model._encode, [2, 3, 17, 16, 24], True), "decode": (decode, [1, 2, 5, 2, 3], True),
+        "encode_image": (model._encode, [1, 3, 1, 16, 24], False),
+        "decode_image": (decode, [1, 2, 1, 2, 3], False), "decode_even": (decode, [1, 2, 4, 2, 3], False)})
+
+
+MAKERS = {"cogvideox_vae": cogvideox, "hunyuan_vae": hunyuan, "opensora_vae": opensora, "opensora_causal_vae": opensora_causal,
           "dc_ae_video": dc_ae, "wan_vae": wan, "wan_vae_names": wan_names}
 
 if __name__ == "__main__":

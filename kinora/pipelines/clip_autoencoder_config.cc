@@ -71,6 +71,43 @@ models::HunyuanVaeConfig hunyuan_config(const json& config) {
   return result;
 }
 
+models::CogVideoXVaeConfig cogvideox_config(const json& config) {
+  models::CogVideoXVaeConfig result;
+  expect(config, "in_channels", models::kPixelChannels);
+  expect(config, "out_channels", models::kPixelChannels);
+  expect(config, "act_fn", std::string("silu"));
+  for (const char* key : {"use_quant_conv", "use_post_quant_conv"}) {
+    expect(config, key, false);
+  }
+  constexpr int64_t kMostChannels = 65536;
+  constexpr int64_t kMostLayers = 64;
+  constexpr int64_t kMostRatio = 64;
+  read_count(config, "latent_channels", kMostChannels, &result.latent_channels);
+  read(config, "block_out_channels", &result.block_out_channels);
+  KINORA_CHECK(
+      std::ranges::all_of(result.block_out_channels,
+                          [](int64_t width) { return width >= 1 && width <= kMostChannels; }),
+      kConfig, "[autoencoder] block_out_channels must be from 1 to ", kMostChannels,
+      " in config.json, got ", json(result.block_out_channels).dump());
+  read_count(config, "layers_per_block", kMostLayers, &result.layers_per_block);
+  read_count(config, "norm_num_groups", kMostChannels, &result.norm_num_groups);
+  read(config, "norm_eps", &result.norm_eps);
+  double ratio = static_cast<double>(result.temporal_compression_ratio);  // also written as 4.0
+  read(config, "temporal_compression_ratio", &ratio);
+  KINORA_CHECK(ratio >= 1 && ratio <= kMostRatio, kConfig,
+               "[autoencoder] temporal_compression_ratio must be from 1 to ", kMostRatio,
+               " in config.json, got ", ratio);
+  result.temporal_compression_ratio = static_cast<int64_t>(ratio);
+  read(config, "scaling_factor", &result.scaling_factor);
+  read(config, "invert_scale_latents", &result.invert_scale_latents);
+  for (const char* key : {"shift_factor", "latents_mean", "latents_std"}) {
+    const auto found = config.find(key);
+    KINORA_CHECK(found == config.end() || found->is_null(), kConfig, "[autoencoder] ", key,
+                 " must be null in config.json, got ", found->dump());
+  }
+  return result;
+}
+
 models::OpenSoraVaeConfig opensora_config(const json& config) {
   models::OpenSoraVaeConfig result;
   read(config, "micro_frame_size", &result.micro_frame_size);
@@ -204,6 +241,9 @@ std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
   if (has("encoder.down.0.block.0.conv1.conv.weight")) {
     return causal_config(parsed);
   }
+  if (has("decoder.norm_out.conv_y.conv.weight")) {
+    return cogvideox_config(parsed);
+  }
   if (has("encoder.conv_in.conv.weight")) {
     return hunyuan_config(parsed);
   }
@@ -239,6 +279,9 @@ std::unique_ptr<models::Autoencoder> make_autoencoder(const ClipAutoencoderConfi
   if (const auto* wan = std::get_if<models::WanVaeConfig>(&config)) {
     return std::make_unique<models::WanVae>(*wan);
   }
+  if (const auto* cogvideox = std::get_if<models::CogVideoXVaeConfig>(&config)) {
+    return std::make_unique<models::CogVideoXVae>(*cogvideox);
+  }
   return std::make_unique<models::VideoDcAe>(std::get<models::VideoDcAeConfig>(config));
 }
 
@@ -267,6 +310,11 @@ std::string describe(const ClipAutoencoderConfig& config) {
               {"patch", wan->patch_size},
               {"shift", wan->latents_mean},
               {"scale", wan->latents_std}};
+  } else if (const auto* cogvideox = std::get_if<models::CogVideoXVaeConfig>(&config)) {
+    values = {{"kind", "cogvideox"},
+              {"groups", cogvideox->norm_num_groups},
+              {"frames", cogvideox->temporal_compression_ratio},
+              {"scale", cogvideox->scaling_factor}};
   } else {
     values = {{"kind", "video_dc_ae"},
               {"scale", std::get<models::VideoDcAeConfig>(config).scaling_factor}};

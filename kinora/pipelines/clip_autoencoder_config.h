@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/models/autoencoders/autoencoder.h"
+#include "kinora/models/autoencoders/cogvideox_vae.h"
 #include "kinora/models/autoencoders/hunyuan_vae.h"
 #include "kinora/models/autoencoders/opensora_causal_vae.h"
 #include "kinora/models/autoencoders/opensora_vae.h"
@@ -16,12 +17,12 @@
 namespace kinora::pipelines {
 
 /// How an autoencoder of clips is built.
-using ClipAutoencoderConfig =
-    std::variant<models::HunyuanVaeConfig, models::OpenSoraVaeConfig,
-                 models::OpenSoraCausalVaeConfig, models::VideoDcAeConfig, models::WanVaeConfig>;
+using ClipAutoencoderConfig = std::variant<models::HunyuanVaeConfig, models::OpenSoraVaeConfig,
+                                           models::OpenSoraCausalVaeConfig, models::VideoDcAeConfig,
+                                           models::WanVaeConfig, models::CogVideoXVaeConfig>;
 
 /// That of a file whose weights have such names: HunyuanVideo's, those of Open-Sora 1.2, 1.3 and 2,
-/// Wan 2.1's.
+/// Wan 2.1's, CogVideoX'.
 /// Sizes are what `config`, the text of the config.json beside it, says, and the published ones
 /// without ("" or a missing key). Nothing where the names are of no such kind. kIo: the config is
 /// no JSON object; kConfig: it asks for what is not there.

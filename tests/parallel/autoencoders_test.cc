@@ -11,6 +11,7 @@
 
 #include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/models/autoencoders/autoencoder_tiny.h"
+#include "kinora/models/autoencoders/cogvideox_vae.h"
 #include "kinora/models/autoencoders/dc_ae.h"
 #include "kinora/models/autoencoders/hunyuan_vae.h"
 #include "kinora/models/autoencoders/opensora_causal_vae.h"
@@ -126,6 +127,15 @@ std::unique_ptr<Autoencoder> wan() {
                                                                .latents_std = {2.0, 0.5}});
 }
 
+std::unique_ptr<Autoencoder> cogvideox() {
+  return std::make_unique<models::CogVideoXVae>(
+      models::CogVideoXVaeConfig{.latent_channels = 2,
+                                 .block_out_channels = {8, 8, 16, 16},
+                                 .layers_per_block = 1,
+                                 .norm_num_groups = 4,
+                                 .scaling_factor = 0.5});
+}
+
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"kl", image_kl, {2, 3, 7, 3}, {1, 3, 28, 8}},
@@ -136,6 +146,7 @@ const std::vector<Case>& cases() {
       {"open_sora_causal", open_sora_causal, {1, 2, 3, 6, 2}, {1, 3, 5, 24, 8}},
       {"video_dc", video_dc, {1, 4, 2, 9, 3}, {1, 3, 4, 36, 8}},
       {"wan", wan, {1, 2, 3, 5, 2}, {1, 3, 9, 40, 16}},
+      {"cogvideox", cogvideox, {1, 2, 5, 5, 2}, {1, 3, 9, 40, 16}},
   };
   return all;
 }
@@ -203,7 +214,7 @@ TEST_P(AutoencodersTest, RowsOnRanksGiveTheNumbersOfOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AutoencodersTest, testing::Range(size_t{0}, size_t{8}),
+INSTANTIATE_TEST_SUITE_P(All, AutoencodersTest, testing::Range(size_t{0}, size_t{9}),
                          [](const auto& info) { return std::string(cases()[info.param].name); });
 
 TEST(AutoencodersOnRanksTest, WhatDoesNotFitIsNamed) {

@@ -26,8 +26,9 @@ TEST(ClipAutoencoderConfigTest, KindsAreToldByTheirNames) {
   models::OpenSoraCausalVae causal({});
   models::VideoDcAe dc_ae({});
   models::WanVae wan({});
+  models::CogVideoXVae cogvideox({});
   for (models::ClipAutoencoder* const model : std::initializer_list<models::ClipAutoencoder*>{
-           &hunyuan, &opensora, &causal, &dc_ae, &wan}) {
+           &hunyuan, &opensora, &causal, &dc_ae, &wan, &cogvideox}) {
     const std::vector<std::string> names = names_of(*model);
     const auto config = clip_autoencoder_config("", names);
     ASSERT_TRUE(config) << names[0];
@@ -53,6 +54,7 @@ TEST(ClipAutoencoderConfigTest, SizesOfThePublishedModels) {
   EXPECT_EQ(num_parameters(models::OpenSoraCausalVaeConfig{}), 259'163'811);
   EXPECT_EQ(num_parameters(models::VideoDcAeConfig{}), 459'462'147);
   EXPECT_EQ(num_parameters(models::WanVaeConfig{}), 126'892'531);
+  EXPECT_EQ(num_parameters(models::CogVideoXVaeConfig{}), 215'583'907);
   // 2.2's TI2V.
   EXPECT_EQ(num_parameters(models::WanVaeConfig{.base_dim = 160,
                                                 .decoder_base_dim = 256,

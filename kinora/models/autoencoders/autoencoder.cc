@@ -98,6 +98,12 @@ at::Tensor from_model_space(const LatentSpace& space, const at::Tensor& latents)
   return latents / per_channel(space.scale, latents) + per_channel(space.shift, latents);
 }
 
+at::Tensor as_shown(const LatentSpace& space, const at::Tensor& latents) {
+  return space.inverts_shown
+             ? latents / per_channel(space.scale, latents) / per_channel(space.scale, latents)
+             : latents;
+}
+
 LatentMoments to_model_space(const LatentSpace& space, const LatentMoments& raw) {
   return {.mean = to_model_space(space, raw.mean),
           .std = raw.std.defined() ? raw.std * per_channel(space.scale, raw.std) : raw.std};

@@ -28,6 +28,9 @@ struct LatentSpace {
   int64_t chunk_frames = 0;  ///< clips are taken apart in so many frames, the last fewer; 0: whole
   bool chunks_share_frame =
       false;  ///< whether a chunk begins with the last frame of the one before
+  /// Models that are shown latents beside x_t (ShownInput::kFirstFrame) see these as
+  /// (z - shift) / scale (CogVideoX-5B-I2V).
+  bool inverts_shown = false;
   /// A model sees (z - shift) * scale; one value, or one a channel.
   std::vector<double> scale = {1.0};
   std::vector<double> shift = {0.0};
@@ -52,6 +55,10 @@ struct LatentMoments {
 [[nodiscard]] at::Tensor from_model_space(const LatentSpace& space, const at::Tensor& latents);
 /// Raw moments as a model sees them; std may be undefined.
 [[nodiscard]] LatentMoments to_model_space(const LatentSpace& space, const LatentMoments& raw);
+
+/// Latents as a model sees them, for one that is shown them beside x_t
+/// (LatentSpace::inverts_shown).
+[[nodiscard]] at::Tensor as_shown(const LatentSpace& space, const at::Tensor& latents);
 
 /// kShape, saying that it is about `what`, unless `x` is [B, channels, (T,) H, W] with H and W
 /// multiples of `unit`.

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kinora/models/layers/band_layers.h"
 
@@ -51,10 +52,12 @@ nn::BandPlan BandNet::plan(const ClipSize& in, const nn::BandLimits& limits,
 at::Tensor BandNet::forward_pieces(const at::Tensor& x, const std::vector<int64_t>& pieces,
                                    const nn::BandLimits& limits) const {
   const nn::BandPlan plan =
-      piece_plan(clip_size(x), *std::max_element(pieces.begin(), pieces.end()), limits);
+      piece_plan(clip_size(x), *std::max_element(pieces.begin(), pieces.end()), limits,
+                 at::GradMode::is_enabled());
   ClipMemory memory;
   std::vector<at::Tensor> made;
   for (const at::Tensor& piece : x.split_with_sizes(pieces, kPieceDim)) {
+    memory.piece = piece;
     nn::Bands bands(piece, plan);
     for (const auto& layer : layers_) {
       bands = layer->forward_next(std::move(bands), memory);
@@ -84,9 +87,13 @@ nn::BandStage BandNet::piece_stage(const ClipSize& in, int64_t frames) const {
   return needs;
 }
 
-nn::BandPlan BandNet::piece_plan(const ClipSize& in, int64_t frames,
-                                 const nn::BandLimits& limits) const {
-  return nn::plan_bands({piece_stage(in, frames)}, limits, /*with_gradients=*/false);
+nn::BandPlan BandNet::piece_plan(const ClipSize& in, int64_t frames, const nn::BandLimits& limits,
+                                 bool with_gradients) const {
+  nn::BandStage stage = piece_stage(in, frames);
+  for (nn::BandNeed& need : stage.needs) {
+    need.kept *= (in.frames + frames - 1) / frames;
+  }
+  return nn::plan_bands({std::move(stage)}, limits, with_gradients);
 }
 
 bool BandNet::piece_fits(const ClipSize& in, int64_t frames, const nn::BandLimits& limits) const {

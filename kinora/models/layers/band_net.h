@@ -35,6 +35,7 @@ struct ClipSize {
 /// under its address.
 struct ClipMemory {
   bool begins = true;  ///< whether the next piece is the first
+  at::Tensor piece{};  ///< what the first layer is given of it
   std::map<const void*, nn::Bands> frames = {};
 };
 
@@ -82,13 +83,14 @@ class BandNet : public nn::Module {
   [[nodiscard]] nn::BandPlan plan(const ClipSize& in, const nn::BandLimits& limits,
                                   bool with_gradients) const;
 
-  /// forward() in pieces of so many frames, one after the other, without gradients; every layer
-  /// must be one for forward_next().
+  /// forward() in pieces of so many frames, one after the other; every layer must be one for
+  /// forward_next(). Gradients want what is kept of all pieces.
   [[nodiscard]] at::Tensor forward_pieces(const at::Tensor& x, const std::vector<int64_t>& pieces,
                                           const nn::BandLimits& limits) const;
   /// How forward_pieces() cuts pieces of at most so many frames.
   [[nodiscard]] nn::BandPlan piece_plan(const ClipSize& in, int64_t frames,
-                                        const nn::BandLimits& limits) const;
+                                        const nn::BandLimits& limits,
+                                        bool with_gradients = false) const;
   /// Whether such pieces stay within the limits without being cut.
   [[nodiscard]] bool piece_fits(const ClipSize& in, int64_t frames,
                                 const nn::BandLimits& limits) const;

@@ -14,7 +14,6 @@
 #include <optional>
 #include <utility>
 
-#include "kinora/models/layers/clip_layers.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::models {
@@ -145,8 +144,9 @@ at::Tensor ChannelRmsNorm::forward(const at::Tensor& x) const {
 }
 
 CausalConv::CausalConv(int64_t in_channels, int64_t out_channels,
-                       const std::array<int64_t, 3>& size)
-    : conv_({.in_channels = in_channels,
+                       const std::array<int64_t, 3>& size, Edges edges)
+    : edges_(edges),
+      conv_({.in_channels = in_channels,
              .out_channels = out_channels,
              .kernel = {size.begin(), size.end()}}) {}
 
@@ -163,14 +163,20 @@ nn::Bands CausalConv::forward(nn::Bands x, const Pointwise& before, nn::Bands* b
     if (beside != nullptr) {
       also.push_back((*beside)[i]);
     }
-    const auto layer = [this, before, sees_earlier = earlier.has_value(), adds = beside != nullptr](
-                           const nn::Rows& rows, const Tensors& others) {
+    const auto layer = [this, before, sees_earlier = earlier.has_value(), adds = beside != nullptr,
+                        repeats = edges_ == Edges::kRepeat](const nn::Rows& rows,
+                                                            const Tensors& others) {
       const std::vector<int64_t>& size = conv_.shape().kernel;
       at::Tensor in = rows.x;
       int64_t missing = size[0] - 1;
       if (sees_earlier) {
         missing -= others[0].size(kCausalDim);
         in = at::cat({others[0], in}, kCausalDim);
+      }
+      if (repeats && missing > 0) {
+        in = at::cat({in.narrow(kCausalDim, 0, 1).expand({-1, -1, missing, -1, -1}), in},
+                     kCausalDim);
+        missing = 0;
       }
       const at::Tensor y = conv_.forward(before ? before(in) : in,
                                          {{missing, 0}, rows.missing, {size[2] / 2, size[2] / 2}});
@@ -200,8 +206,12 @@ int64_t CausalConv::remembered_bytes(const ClipSize& in) const {
   return (conv_.shape().kernel[0] - 1) * frame_bytes(in);
 }
 
-CausalConvLayer::CausalConvLayer(int64_t in_channels, int64_t out_channels)
-    : conv_(in_channels, out_channels, kPlaces) {
+nn::BandNeed CausalConv::need(const ClipSize& in, int64_t beside) const {
+  return causal_need(in, out_size(in), *this, /*normed=*/false, beside);
+}
+
+CausalConvLayer::CausalConvLayer(int64_t in_channels, int64_t out_channels, Edges edges)
+    : conv_(in_channels, out_channels, kPlaces, edges) {
   add_child("", conv_.parameters());
 }
 
@@ -210,9 +220,8 @@ nn::Bands CausalConvLayer::run(nn::Bands x, ClipMemory* memory) const {
 }
 
 ClipSize CausalConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
-  const ClipSize out = conv_.out_size(in);
-  needs->push_back(causal_need(in, out, conv_, false));
-  return out;
+  needs->push_back(conv_.need(in));
+  return conv_.out_size(in);
 }
 
 int64_t CausalConvLayer::remembered_bytes(const ClipSize& in) const {

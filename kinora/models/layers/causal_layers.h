@@ -11,6 +11,7 @@
 
 #include "kinora/models/layers/band_layers.h"
 #include "kinora/models/layers/band_net.h"
+#include "kinora/models/layers/clip_layers.h"
 #include "kinora/nn/conv.h"
 
 /// Layers of the autoencoders of clips that see no later frame, for clips that pass whole or in
@@ -29,11 +30,12 @@ class ChannelRmsNorm : public nn::Module {
   nn::Parameter gamma;
 };
 
-/// A convolution of odd sizes that keeps the size and sees zeros before the first frame and around
-/// a frame.
+/// A convolution of odd sizes that keeps the size and sees zeros around a frame. edges: what it
+/// sees before the first frame, zeros or that frame again.
 class CausalConv {
  public:
-  CausalConv(int64_t in_channels, int64_t out_channels, const std::array<int64_t, 3>& size);
+  CausalConv(int64_t in_channels, int64_t out_channels, const std::array<int64_t, 3>& size,
+             Edges edges = Edges::kZero);
 
   /// What has its parameters.
   [[nodiscard]] nn::Conv& parameters() { return conv_; }
@@ -46,8 +48,11 @@ class CausalConv {
   [[nodiscard]] ClipSize out_size(const ClipSize& in) const;
   /// BandLayer::remembered_bytes().
   [[nodiscard]] int64_t remembered_bytes(const ClipSize& in) const;
+  /// What it takes, as clip_need() says, where it reads `in` as it is.
+  [[nodiscard]] nn::BandNeed need(const ClipSize& in, int64_t beside = 0) const;
 
  private:
+  Edges edges_;
   nn::Conv conv_;
 };
 
@@ -67,7 +72,7 @@ class CausalLayer : public BandLayer {
 /// A CausalConv alone.
 class CausalConvLayer : public CausalLayer {
  public:
-  CausalConvLayer(int64_t in_channels, int64_t out_channels);
+  CausalConvLayer(int64_t in_channels, int64_t out_channels, Edges edges = Edges::kZero);
   [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
   [[nodiscard]] int64_t remembered_bytes(const ClipSize& in) const override;
 
