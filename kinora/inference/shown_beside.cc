@@ -32,6 +32,7 @@ at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, model
       return encoder == nullptr ? given : models::from_model_space(encoder->space(), given);
     }
     case models::ShownInput::kFrames:
+    case models::ShownInput::kFirstFrame:
       break;  // shown_frames.h
   }
   KINORA_UNREACHABLE("[sample] unknown input");
@@ -50,6 +51,7 @@ at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
     case models::ShownInput::kEdit:
       return shown_beside(data::to_float(batch.before, device), {}, input, encoder);
     case models::ShownInput::kFrames:
+    case models::ShownInput::kFirstFrame:
       break;  // shown_frames.h
   }
   KINORA_UNREACHABLE("[train] unknown input");

@@ -6,6 +6,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/model.h"
+#include "kinora/models/transformers/cogvideox.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/transformers/dit.h"
 #include "kinora/models/transformers/latte.h"
@@ -161,6 +162,18 @@ PublishedSize hunyuan_size(std::string name) {
   made.values.transformer.depth = 20;
   made.values.transformer.parallel_depth = 40;
   return made;
+}
+
+constexpr int64_t kCogTokens = 226;
+
+/// Of CogVideoX.
+PublishedSize cog_size(std::string name, int64_t depth, TransformerConfig its) {
+  its.depth = depth;
+  its.hidden = 64 * its.heads;
+  its.patch = 2;
+  its.position_scale = 1.875;  // of sinusoids
+  return {std::move(name),
+          {.text_channels = kT5Width, .text_tokens = kCogTokens, .transformer = std::move(its)}};
 }
 
 /// A row of multimodal transformers with what they share.
@@ -356,6 +369,40 @@ std::deque<Family> make_families() {
                                               .naming = mmdit_naming,
                                               .find_naming = find_hunyuan_video_naming},
                  .original_naming = original_hunyuan_video_naming}),
+      // Yang et al. 2024, "CogVideoX: text-to-video diffusion models with an expert transformer".
+      {.key = "cogvideox",
+       .name = "CogVideoX",
+       .is_video = true,
+       .conditions = {.text = true, .tokens = true, .given_as_latents = true},
+       .takes_any_size = true,
+       .pads_captions = true,
+       .spans = {nn::Span::kClip},
+       .has_text_stream = true,
+       .fills_patches = true,
+       .own_keys = {"position_scale", "time_position_scale", "rotary_3d", "given_embedders",
+                    "learned_positions", "base_grid", "time_channels", "ofs"},
+       .sizes = {cog_size("2B", 30, {.heads = 30}),
+                 cog_size("5B", 42, {.heads = 48, .rotary_3d = true, .base_grid = {13, 30, 45}}),
+                 cog_size("5B-I2V", 42,
+                          {.heads = 48,
+                           .given_embedders = true,
+                           .rotary_3d = true,
+                           .learned_positions = true,
+                           .base_grid = {13, 30, 45}}),
+                 cog_size("1.5-5B", 42, {.heads = 48, .patch_frames = 2, .rotary_3d = true}),
+                 cog_size("1.5-5B-I2V", 42,
+                          {.heads = 48,
+                           .patch_frames = 2,
+                           .given_embedders = true,
+                           .rotary_3d = true,
+                           .ofs = 2.0})},
+       .resolve = CogVideoX::resolve,
+       .macs = CogVideoX::macs,
+       .make = make<CogVideoX>,
+       .diffusers = DiffusersFamily{.class_name = "CogVideoXTransformer3DModel",
+                                    .pipeline = "",
+                                    .naming = cogvideox_naming,
+                                    .find_naming = find_cogvideox_naming}},
       // Wan team 2025, "Wan: open and advanced large-scale video generative models".
       {.key = "wan",
        .name = "Wan",

@@ -43,6 +43,9 @@ struct FamilyConditions {
   /// With frame_mask: where the model embeds them beside x_t it is shown them in a clip that is
   /// grey elsewhere (ShownInput::kFrames), and they have no time of their own (Wan).
   bool given_as_clip = false;
+  /// Where the model embeds them beside x_t it is shown the latents of the first frame, and zeros
+  /// behind it (ShownInput::kFirstFrame) (CogVideoX).
+  bool given_as_latents = false;
 };
 
 /// A size that was published.
@@ -92,6 +95,9 @@ struct ModelShape {
   int64_t image_states = 0;               ///< of Wan: states that it usually has, of given frames
   int64_t image_channels = 0;             ///< of these
   bool reads_both_ends = false;           ///< they are those of a first and of a last frame
+  /// Frames of the input that are drawn before the first and then left out, so that frames are
+  /// whole patches (Family::fills_patches).
+  int64_t frames_before = 0;
 
   [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
 };
@@ -126,6 +132,9 @@ struct Family {
   std::vector<nn::Span> spans = {};
   bool has_text_stream = false;  ///< captions are tokens of the blocks, as the image is
   bool qk_norm = false;          ///< as published
+  /// Clips of any number of frames are taken, though patches have several: the model fills the
+  /// first.
+  bool fills_patches = false;
   /// The keys that it reads of those that not all transformers read: "window".
   std::vector<std::string> own_keys = {};
   std::vector<PublishedSize> sizes = {};

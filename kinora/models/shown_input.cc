@@ -14,6 +14,8 @@ const char* to_string(ShownInput input) {
       return "edit";
     case ShownInput::kFrames:
       return "frames";
+    case ShownInput::kFirstFrame:
+      return "first_frame";
   }
   KINORA_UNREACHABLE("[model] unknown input");
 }

@@ -154,6 +154,7 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
             "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, SD3-{Medium,3.5-Medium,3.5-Large}, "
             "Flux-{Dev,Schnell}, OpenSora2-11B, HunyuanVideo-13B, "
+            "CogVideoX-{2B,5B,5B-I2V,1.5-5B,1.5-5B-I2V}, "
             "Wan{2.1-T2V-1.3B,2.1-T2V-14B,2.1-I2V-14B,2.1-FLF2V-14B,2.2-T2V-A14B,2.2-I2V-A14B,"
             "2.2-TI2V-5B}, "
             "UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
@@ -163,8 +164,9 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "custom gives "
             "nothing.");
   EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
-  EXPECT_EQ(families_that(&Family::takes_any_size),
-            "STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, Wan, UNet and ClassUNet");
+  EXPECT_EQ(
+      families_that(&Family::takes_any_size),
+      "STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, CogVideoX, Wan, UNet and ClassUNet");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
             "STDiT, STDiT2, STDiT3, LatteT2V, OpenSora2 and Wan");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
@@ -217,8 +219,8 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig,
                [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
-      HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, Wan, UNet and "
-                "ClassUNet, but not STDiT-XL/2"));
+      HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, CogVideoX, Wan, "
+                "UNet and ClassUNet, but not STDiT-XL/2"));
 }
 
 /// Whether a source compares something called `word`, or names an enumerator of it.
@@ -320,7 +322,7 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
       readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
     }
   }
-  EXPECT_EQ(readers.size(), 20U);
+  EXPECT_EQ(readers.size(), 24U);
   for (const auto& [key, names] : readers) {
     ASSERT_TRUE(help.contains("model." + key)) << key;
     EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));
@@ -330,12 +332,25 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
 // A family refuses what it would not read, and names those that do.
 TEST(FamiliesTest, KeysWithoutAUseAreRefused) {
   const std::map<std::string, std::string> set = {
-      {"qk_norm", "on"},           {"size_conditions", "true"},    {"base_pixels", "256"},
-      {"position_scale", "2"},     {"time_position_scale", "0.5"}, {"rotary_3d", "true"},
-      {"window", "[2, 4, 4]"},     {"given_embedders", "true"},    {"kv_compress", "conv"},
-      {"kv_compress_factor", "4"}, {"kv_compress_layers", "[1]"},  {"parallel_depth", "3"},
-      {"guidance", "4"},           {"second_attention", "[2]"},    {"rotary_axes", "[32, 48, 48]"},
+      {"qk_norm", "on"},
+      {"size_conditions", "true"},
+      {"base_pixels", "256"},
+      {"position_scale", "2"},
+      {"time_position_scale", "0.5"},
+      {"rotary_3d", "true"},
+      {"window", "[2, 4, 4]"},
+      {"given_embedders", "true"},
+      {"kv_compress", "conv"},
+      {"kv_compress_factor", "4"},
+      {"kv_compress_layers", "[1]"},
+      {"parallel_depth", "3"},
+      {"guidance", "4"},
+      {"second_attention", "[2]"},
+      {"rotary_axes", "[32, 48, 48]"},
       {"position_grid", "64"},
+      {"base_grid", "[16, 16, 16]"},
+      {"time_channels", "64"},
+      {"ofs", "2"},
   };
   for (const Family& family : families()) {
     const std::string name = family.published().front().name;
@@ -348,7 +363,8 @@ TEST(FamiliesTest, KeysWithoutAUseAreRefused) {
         overrides.emplace_back("model.frames=16");
       }
       const bool reads = std::ranges::count(family.own_keys, key) > 0;
-      if (reads && (key == "rotary_3d" || key == "window")) {  // only together
+      const bool has_windows = std::ranges::count(family.own_keys, "window") > 0;
+      if (has_windows && (key == "rotary_3d" || key == "window")) {  // only together
         overrides.emplace_back("model.window=[2, 4, 4]");
         overrides.emplace_back("model.rotary_3d=true");
       }

@@ -68,6 +68,7 @@ constexpr ClipCase kOdd[] = {
      .parallel_depth = 1,
      .hidden = 48,
      .heads = 4},
+    {.name = "cogvideox", .architecture = "cogvideox", .frames = 2, .hidden = 64, .heads = 4},
     {.name = "flux_tuned",
      .architecture = "flux",
      .frames = 1,
@@ -91,7 +92,7 @@ constexpr ClipCase kEven = {.name = "flux_even",
                             .heads = 4};
 
 void take(RandomClips& clips, bool is_fast) {
-  if (is_fast) {
+  if (is_fast && clips.model().num_fast_linears() > 0) {
     clips.model().use_fast_path(
         std::make_shared<ops::BlockKernels>(ops::KernelOptions{}, at::kCPU, at::kFloat, true));
   }

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Writes tests/models/data/mmdit_*.safetensors: what diffusers' SD3Transformer2DModel,
-FluxTransformer2DModel and HunyuanVideoTransformer3DModel make of formula.py's weights, in float64. Wants
-torch and diffusers. With names as arguments it writes only those.
+FluxTransformer2DModel and HunyuanVideoTransformer3DModel make of formula.py's weights, in float64, and
+cogvideox*.safetensors of CogVideoXTransformer3DModel. Wants torch and diffusers. With names as arguments it
+writes only those.
 
   forward.x_t, forward.t              [B, C, H, W] (of clips [B, C, T, H, W]), [B] of [0, 1]
   forward.text, forward.pooled        [B, L, D], [B, P]
   forward.text_lengths                of mmdit_hunyuan*: I64 [B], how many of a caption's tokens are read
+  forward.beside                      of cogvideox_*i2v: latents beside x_t
   forward.given, forward.frame_mask   of mmdit_given: [B, C, T, H, W], I64 [B, T], 1 where noised
   forward.output                      as x_t
   grad.KEY                            [2]: norm, and product with values(KEY), of the gradient of
@@ -62,6 +64,28 @@ MODELS = {
                                     attention_head_dim=128, num_attention_heads=1,
                                     rope_axes_dim=(16, 56, 56)), (6, 6)),
 }
+
+
+def cogvideox(**changes):
+    return {"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 3, "out_channels": 3,
+            "time_embed_dim": 12, "text_embed_dim": 10, "num_layers": 2, "sample_width": 12, "sample_height": 8,
+            "sample_frames": 9, "max_text_seq_length": 5} | changes
+
+
+ROTARY = {"use_rotary_positional_embeddings": True}
+SHOWN = ROTARY | {"in_channels": 6}
+# With latent frames, rows and columns of x_t.
+COGVIDEOX = {
+    "cogvideox_2b": (cogvideox(spatial_interpolation_scale=1.5, temporal_interpolation_scale=2.0), (3, 10, 6)),
+    "cogvideox_5b": (cogvideox(**ROTARY), (2, 6, 14)),
+    "cogvideox_5b_i2v": (cogvideox(use_learned_positional_embeddings=True, **SHOWN), (3, 8, 12)),
+    "cogvideox_15": (cogvideox(patch_size_t=2, patch_bias=False, **ROTARY), (4, 6, 10)),
+    "cogvideox_15_i2v": (cogvideox(patch_size_t=2, patch_bias=False, ofs_embed_dim=12, **SHOWN), (2, 8, 12)),
+    # A block as wide as published.
+    "cogvideox_wide": (cogvideox(num_attention_heads=30, attention_head_dim=64, num_layers=1, time_embed_dim=512),
+                       (1, 2, 4)),
+}
+OFS = 2.0
 GUIDANCE = 3.5
 FRAMES = 3
 
@@ -142,7 +166,54 @@ def run(name, config, size):
     print(path.name, path.stat().st_size, "bytes,", len(tensors), "tensors")
 
 
+def rotary_of(config, size):
+    """As CogVideoXPipeline makes them."""
+    class Part:
+        vae_scale_factor_spatial = 1
+        transformer = type("", (), {"config": type("", (), config | {
+            "patch_size": 2, "patch_size_t": config.get("patch_size_t")})})
+
+    return diffusers.CogVideoXPipeline._prepare_rotary_positional_embeddings(Part, size[1], size[2], size[0], "cpu")
+
+
+def run_cogvideox(name, config, size):
+    model = diffusers.CogVideoXTransformer3DModel(**config)
+    batch, channels = 2, config["out_channels"]
+    is_shown = config["in_channels"] > channels
+    is_wide = name == "cogvideox_wide"
+    if is_wide:
+        model = model.requires_grad_(False)
+    tensors = {}
+    formula.fill(model)
+    if config.get("use_learned_positional_embeddings"):
+        model.patch_embed.pos_embedding = formula.values("pos_embedding", model.patch_embed.pos_embedding.shape)
+    x_t = (formula.values("x_t", [batch, channels, *size]) * 2).requires_grad_(True)
+    text = (formula.values("text", [batch, 5, config["text_embed_dim"]]) * 2).requires_grad_(True)
+    t = torch.tensor([250.0, 999.0], dtype=torch.float64)
+    clip = x_t
+    if is_shown:
+        tensors["forward.beside"] = formula.values("beside", x_t.shape)
+        clip = torch.cat([x_t, tensors["forward.beside"]], 1)
+    ofs = torch.full([1], OFS) if config.get("ofs_embed_dim") else None
+    rotary = rotary_of(config, size) if config.get("use_rotary_positional_embeddings") else None
+    output = model(clip.transpose(1, 2), text, t, ofs=ofs, image_rotary_emb=rotary).sample.transpose(1, 2)
+    (output * formula.values("output", output.shape)).sum().backward()
+    tensors |= {"forward.x_t": x_t, "forward.t": t, "forward.text": text, "forward.output": output,
+                "grad.x_t": x_t.grad, "grad.text": text.grad}
+    if not is_wide:
+        tensors |= {"grad." + key: value for key, value in formula.probes(model).items()}
+    path = DATA / (name + ".safetensors")
+    tensor_file.save(path, {key: value.detach().float().contiguous() for key, value in tensors.items()}, {
+        "kinora_fixture": "cogvideox", "version": "1", "config": json.dumps(config, separators=(",", ":")),
+        "shapes": json.dumps({key: list(value.shape) for key, value in model.named_parameters()},
+                             separators=(",", ":"))})
+    print(path.name, path.stat().st_size, "bytes,", len(tensors), "tensors")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in sys.argv[1:] or MODELS:
-        run(name, *MODELS[name])
+    for name in sys.argv[1:] or [*MODELS, *COGVIDEOX]:
+        if name in COGVIDEOX:
+            run_cogvideox(name, *COGVIDEOX[name])
+        else:
+            run(name, *MODELS[name])

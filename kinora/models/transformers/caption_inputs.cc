@@ -1,8 +1,11 @@
 #include "kinora/models/transformers/caption_inputs.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 #include "kinora/models/transformers/grid.h"
 
 namespace kinora::models {
@@ -48,6 +51,47 @@ at::Tensor caption_lengths(const ModelConfig& config, const diffusion::Condition
   return lengths.defined()
              ? lengths.clamp(0, given.size(1))
              : at::full({given.size(0)}, given.size(1), given.options().dtype(at::kLong));
+}
+
+at::Tensor caption_states(const ModelConfig& config, const std::optional<CaptionEncoder>& encoder,
+                          const at::Tensor& null_text, const diffusion::Conditions& conditions) {
+  at::Tensor text = encoder ? encoder->embed_captions(conditions.tokens, conditions.text_lengths)
+                            : conditions.text;
+  KINORA_CHECK(
+      text.dim() == 3 && text.size(1) <= config.text_tokens && text.size(2) == config.text_channels,
+      kShape, "[model] text must have shape [B, up to ", config.text_tokens, ", ",
+      config.text_channels, "], got ", text.sizes());
+  if (const at::Tensor& null = conditions.null_text; null.defined()) {
+    text =
+        at::where(null.view({-1, 1, 1}), null_text.narrow(0, 0, text.size(1)), text.to(at::kFloat));
+  }
+  return text;
+}
+
+at::Tensor read_lengths(const ModelConfig& config, const diffusion::Conditions& conditions) {
+  if (pads_captions(config)) {
+    return {};
+  }
+  const at::Tensor lengths = caption_lengths(config, conditions);
+  // An empty caption is one token.
+  return conditions.null_text.defined() && !config.text_encoder.any()
+             ? at::where(conditions.null_text, 1, lengths)
+             : lengths;
+}
+
+at::Tensor with_shown(const ModelConfig& config, const at::Tensor& x_t,
+                      const diffusion::Conditions& conditions) {
+  const int64_t channels = channels_beside(config);
+  if (channels == 0) {
+    return x_t;
+  }
+  const at::Tensor& beside = conditions.beside;
+  KINORA_CHECK(beside.defined() && beside.dim() == x_t.dim() && beside.size(0) == x_t.size(0) &&
+                   beside.size(1) == channels && beside.sizes().slice(2) == x_t.sizes().slice(2),
+               kShape, "[model] what is shown beside x_t of shape ", x_t.sizes(), " must have ",
+               channels, " channels, those of given frames; got shape ",
+               beside.defined() ? beside.sizes() : at::IntArrayRef());
+  return at::cat({x_t, beside}, 1);
 }
 
 }  // namespace kinora::models

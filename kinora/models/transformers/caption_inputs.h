@@ -1,7 +1,10 @@
 #pragma once
 
+#include <optional>
+
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/models/model_config.h"
+#include "kinora/models/transformers/caption_encoder.h"
 
 /// What all transformers of captions are given.
 namespace kinora::models {
@@ -17,5 +20,20 @@ void check_caption_inputs(const ModelConfig& config, const at::Tensor& x_t, cons
 /// How many tokens of each caption are read: int64 [B].
 [[nodiscard]] at::Tensor caption_lengths(const ModelConfig& config,
                                          const diffusion::Conditions& conditions);
+
+/// The captions' states, those of `encoder` where the model has one; null_text [L, width] for
+/// captions that are null: [B, L, width]. kShape.
+[[nodiscard]] at::Tensor caption_states(const ModelConfig& config,
+                                        const std::optional<CaptionEncoder>& encoder,
+                                        const at::Tensor& null_text,
+                                        const diffusion::Conditions& conditions);
+/// How many tokens of each caption blocks with a text stream attend to: int64 [B]; undefined: all,
+/// padding too.
+[[nodiscard]] at::Tensor read_lengths(const ModelConfig& config,
+                                      const diffusion::Conditions& conditions);
+
+/// x_t with what the model is shown beside it (channels_beside()). kShape.
+[[nodiscard]] at::Tensor with_shown(const ModelConfig& config, const at::Tensor& x_t,
+                                    const diffusion::Conditions& conditions);
 
 }  // namespace kinora::models

@@ -279,6 +279,39 @@ std::optional<MMDiTNames> find_mmdit_names(const std::vector<std::string>& all) 
   return its.depth > 0 && has_ends ? std::optional(its) : std::nullopt;
 }
 
+/// A name that files of CogVideoX alone have.
+constexpr const char* kCogText = "patch_embed.text_proj.weight";
+
+/// has_ofs, has_table: what not all of CogVideoX have.
+nn::Naming naming_of_cogvideox(int64_t depth, bool has_ofs, bool has_table) {
+  Table table;
+  table.add_layer("x_embedder.proj", {"patch_embed.proj"});
+  table.add_layer("context_embedder", {"patch_embed.text_proj"});
+  if (has_table) {
+    table.naming.push_back({"pos_embed", {"patch_embed.pos_embedding"}});
+  }
+  table.add_embedder("t_embedder", "time_embedding");
+  if (has_ofs) {
+    table.add_embedder("ofs_embedder", "ofs_embedding");
+  }
+  for (int64_t block = 0; block < depth; ++block) {
+    const std::string path = block_path(block);
+    const std::string key = block_key(block);
+    table.add_block_layers(path, key);
+    for (const char* norm : {"norm1.", "norm2."}) {
+      table.add_layer(path + norm + "norm", {key + norm + "norm"});
+      table.add_layer(path + norm + "adaLN_modulation.1", {key + norm + "linear"});
+    }
+    table.add_layer(path + "attn.q_norm", {key + "attn1.norm_q"});
+    table.add_layer(path + "attn.k_norm", {key + "attn1.norm_k"});
+  }
+  table.add_layer("final_layer.norm", {"norm_final"});
+  table.add_layer("final_layer.norm_out", {"norm_out.norm"});
+  table.add_layer("final_layer.adaLN_modulation.1", {"norm_out.linear"});
+  table.add_layer("final_layer.linear", {"proj_out"});
+  return std::move(table.naming);
+}
+
 /// What a file of Wan has beside the blocks of all.
 struct WanNames {
   int64_t depth = 0;
@@ -346,7 +379,8 @@ nn::Naming dit_naming(const ModelConfig& config) {
 std::optional<nn::Naming> find_dit_naming(const std::vector<std::string>& names) {
   const std::set<std::string> known(names.begin(), names.end());
   const int64_t depth = num_blocks(known);
-  if (depth == 0 || !known.contains(block_key(0) + "norm1.linear.weight")) {
+  if (depth == 0 || !known.contains(block_key(0) + "norm1.linear.weight") ||
+      known.contains(kCogText)) {
     return std::nullopt;
   }
   return naming_of_dit(depth);
@@ -406,6 +440,21 @@ std::optional<nn::Naming> find_flux_naming(const std::vector<std::string>& names
 std::optional<nn::Naming> find_hunyuan_video_naming(const std::vector<std::string>& names) {
   const std::optional<MMDiTNames> its = find_mmdit_names(names);
   return its && its->refiner_depth > 0 ? std::optional(naming_of_mmdit(*its)) : std::nullopt;
+}
+
+nn::Naming cogvideox_naming(const ModelConfig& config) {
+  const TransformerConfig& own = config.transformer;
+  return naming_of_cogvideox(own.depth, own.ofs > 0, own.learned_positions);
+}
+
+std::optional<nn::Naming> find_cogvideox_naming(const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  const int64_t depth = num_blocks(known);
+  if (depth == 0 || !known.contains(kCogText)) {
+    return std::nullopt;
+  }
+  return naming_of_cogvideox(depth, known.contains("ofs_embedding.linear_1.weight"),
+                             known.contains("patch_embed.pos_embedding"));
 }
 
 nn::Naming with_batched_tables(nn::Naming naming, const ModelConfig& config) {

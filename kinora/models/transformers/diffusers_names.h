@@ -32,6 +32,11 @@ namespace kinora::models {
 [[nodiscard]] std::optional<nn::Naming> find_hunyuan_video_naming(
     const std::vector<std::string>& names);
 
+/// CogVideoXTransformer3DModel.
+[[nodiscard]] nn::Naming cogvideox_naming(const ModelConfig& config);
+[[nodiscard]] std::optional<nn::Naming> find_cogvideox_naming(
+    const std::vector<std::string>& names);
+
 /// WanTransformer3DModel.
 [[nodiscard]] nn::Naming wan_naming(const ModelConfig& config);
 [[nodiscard]] std::optional<nn::Naming> find_wan_naming(const std::vector<std::string>& names);

@@ -30,7 +30,6 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kFrequencyDims = 256;
 constexpr double kMaxPeriod = 10000.0;
 constexpr double kEmbeddingStd = 0.02;
 
@@ -83,14 +82,14 @@ at::Tensor VectorEmbedder::forward(const at::Tensor& vector) const {
   return tapped(mlp.second.forward(at::silu(mlp.first.forward(vector))));
 }
 
-TimestepEmbedder::TimestepEmbedder(int64_t hidden, double time_scale)
-    : VectorEmbedder(kFrequencyDims, hidden), time_scale_(time_scale) {}
+TimestepEmbedder::TimestepEmbedder(int64_t hidden, double time_scale, int64_t dims)
+    : VectorEmbedder(dims, hidden), time_scale_(time_scale), dims_(dims) {}
 
 at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
-  constexpr int64_t kHalf = kFrequencyDims / 2;
+  const int64_t half = dims_ / 2;
   const at::Tensor frequencies =
-      at::exp(at::arange(kHalf, t.options()) * (-std::log(kMaxPeriod) / kHalf));
-  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;  // [B, 128]
+      at::exp(at::arange(half, t.options()) * (-std::log(kMaxPeriod) / static_cast<double>(half)));
+  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;  // [B, dims / 2]
   return VectorEmbedder::forward(at::cat({at::cos(angles), at::sin(angles)}, 1));
 }
 
@@ -112,11 +111,13 @@ at::Tensor LabelEmbedder::forward(const at::Tensor& labels) const {
   return tapped(at::embedding(ops::with_gradient(table.value, table.grad), labels));
 }
 
-Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island)
+Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island, int64_t condition)
     : num_vectors_(num_vectors),
-      linear(hidden, num_vectors * hidden, nn::Init::zero(), {.fp32_island = fp32_island}) {
+      linear(condition > 0 ? condition : hidden, num_vectors * hidden, nn::Init::zero(),
+             {.fp32_island = fp32_island}) {
   if (!fp32_island) {  // a block's: a third of its weights
-    linear.set_cut({nn::Cut::Dim::kInputs, {{hidden, hidden}}, /*reads_whole=*/true});
+    const int64_t inputs = condition > 0 ? condition : hidden;
+    linear.set_cut({nn::Cut::Dim::kInputs, {{inputs, inputs}}, /*reads_whole=*/true});
   }
   add_child("1", linear);
 }

@@ -53,15 +53,16 @@ class VectorEmbedder : public nn::Module {
   Mlp mlp;
 };
 
-/// A sinusoid of 256 dims (cos first, max period 1e4), embedded so, all fp32: [B] -> [B, C].
+/// A sinusoid (cos first, max period 1e4), embedded so, all fp32: [B] -> [B, C].
 class TimestepEmbedder : public VectorEmbedder {
  public:
-  /// time_scale: ModelConfig's.
-  TimestepEmbedder(int64_t hidden, double time_scale);
+  /// time_scale: ModelConfig's; dims: of the sinusoid.
+  TimestepEmbedder(int64_t hidden, double time_scale, int64_t dims = 256);
   [[nodiscard]] at::Tensor forward(const at::Tensor& t) const;
 
  private:
   double time_scale_;
+  int64_t dims_;
 };
 
 /// A learned vector a class, and one more for the null class: int64 [B] -> [B, C].
@@ -82,8 +83,9 @@ class LabelEmbedder : public nn::Module {
 /// Sequential.
 class Modulation : public nn::Module {
  public:
-  Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island);
-  /// c: [B, C]. Returns num_vectors tensors [B, 1, 1, C], fp32.
+  /// condition: width of c; 0: hidden.
+  Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island, int64_t condition = 0);
+  /// c: [B, condition]. Returns num_vectors tensors [B, 1, 1, C], fp32.
   [[nodiscard]] std::vector<at::Tensor> forward(const at::Tensor& c) const;
   [[nodiscard]] ops::LinearWeights weights() const { return linear.weights(); }
 

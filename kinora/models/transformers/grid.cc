@@ -13,7 +13,8 @@ int64_t divided_up(int64_t value, int64_t by) {
 
 Grid grid_of(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
-  return {config.frames / own.patch_frames, config.height / own.patch, config.width / own.patch};
+  return {divided_up(config.frames, own.patch_frames), config.height / own.patch,
+          config.width / own.patch};
 }
 
 Grid grid_of(const ModelConfig& config, const at::Tensor& x_t) {

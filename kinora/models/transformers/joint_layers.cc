@@ -40,24 +40,6 @@ at::Tensor turned(const at::Tensor& packed, const at::Tensor& angles) {
   return at::stack({nn::rotated(parts[0], each), nn::rotated(parts[1], each), parts[2]}, 2);
 }
 
-/// packed: normed [B, tokens, 3, H, D] of image and, if there are two, text. Returns
-/// [B, 1, tokens, C] of each.
-Tensors attend(Tensors packed, const JointTokens& tokens, bool is_turned = true) {
-  if (is_turned) {
-    packed[0] = turned(packed[0], tokens.image_angles);
-  }
-  std::vector<int64_t> counts = {tokens.image};
-  if (packed.size() > 1) {
-    counts.push_back(tokens.text);
-  }
-  Tensors out = tokens.sequence->stream_attention(
-      nullptr, packed, counts, packed.size() > 1 ? tokens.text_lengths : at::Tensor());
-  for (at::Tensor& part : out) {
-    part = part.unsqueeze(1);
-  }
-  return out;
-}
-
 /// Attention among ranks of what the fast path has: rows [B tokens, 3 C] of each stream, normed and
 /// turned. Returns rows [B tokens, C].
 Tensors attend_rows(const Tensors& rows, int64_t heads, const JointTokens& tokens) {
@@ -81,6 +63,23 @@ int64_t num_vectors(const StreamBlock::Options& options) {
 }
 
 }  // namespace
+
+std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed, const JointTokens& tokens,
+                                       bool is_turned) {
+  if (is_turned) {
+    packed[0] = turned(packed[0], tokens.image_angles);
+  }
+  std::vector<int64_t> counts = {tokens.image};
+  if (packed.size() > 1) {
+    counts.push_back(tokens.text);
+  }
+  Tensors out = tokens.sequence->stream_attention(
+      nullptr, packed, counts, packed.size() > 1 ? tokens.text_lengths : at::Tensor());
+  for (at::Tensor& part : out) {
+    part = part.unsqueeze(1);
+  }
+  return out;
+}
 
 HeadNorms::HeadNorms(const TransformerConfig& config) {
   if (config.qk_norm == ops::Switch::kOn) {
@@ -194,7 +193,7 @@ at::Tensor StreamBlock::finish(const at::Tensor& x, const Tensors& m, const at::
   if (attn2) {
     const Tensors second = tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
       const at::Tensor packed = attn2->project(modulated_norm(x, m[kSecond], m[kSecond + 1]));
-      return Tensors{attn2->finish(attend({packed}, tokens, /*is_turned=*/false)[0])};
+      return Tensors{attn2->finish(attend_jointly({packed}, tokens, /*is_turned=*/false)[0])};
     });
     y = gated_sum(y, m[kSecond + 2], second[0]);
   }
@@ -257,7 +256,7 @@ Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) c
   const Tensors m_image = x_block.modulation(inputs.condition);
   const Tensors m_text = context_block.modulation(inputs.condition);
   const Tensors added = inputs.tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
-    const Tensors attended = attend(
+    const Tensors attended = attend_jointly(
         {x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
     return context_block.ends()
                ? Tensors{x_block.result(attended[0])}
@@ -342,7 +341,7 @@ at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs
     const Tensors packed =
         norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, -1, head_size_}))
             .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
-    return Tensors{at::cat(attend(packed, tokens), 2)};
+    return Tensors{at::cat(attend_jointly(packed, tokens), 2)};
   });
   return tapped(gated_sum(x, m[2], linear2.forward(at::cat({attended[0], mlp}, -1))));
 }

@@ -54,6 +54,12 @@ struct FastJoint {
   }
 };
 
+/// Attention of the plain path. packed: normed [B, tokens, 3, H, D] of image and, if there are two,
+/// text. Returns [B, 1, tokens, C] of each.
+[[nodiscard]] std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed,
+                                                     const JointTokens& tokens,
+                                                     bool is_turned = true);
+
 // Members that hold parameters are named as the keys of Stable Diffusion 3.
 // NOLINTBEGIN(readability-identifier-naming)
 

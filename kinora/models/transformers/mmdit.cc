@@ -257,32 +257,6 @@ at::Tensor MMDiT::condition(const at::Tensor& t, const diffusion::Conditions& co
                                 : pooled);
 }
 
-at::Tensor MMDiT::text_states(const diffusion::Conditions& conditions) const {
-  at::Tensor text = text_encoder
-                        ? text_encoder->embed_captions(conditions.tokens, conditions.text_lengths)
-                        : conditions.text;
-  KINORA_CHECK(text.dim() == 3 && text.size(1) <= config().text_tokens &&
-                   text.size(2) == config().text_channels,
-               kShape, "[model] text must have shape [B, up to ", config().text_tokens, ", ",
-               config().text_channels, "], got ", text.sizes());
-  if (const at::Tensor& null = conditions.null_text; null.defined()) {
-    text =
-        at::where(null.view({-1, 1, 1}), null_text.narrow(0, 0, text.size(1)), text.to(at::kFloat));
-  }
-  return text;
-}
-
-at::Tensor MMDiT::read_lengths(const diffusion::Conditions& conditions) const {
-  if (pads_captions(config())) {
-    return {};
-  }
-  const at::Tensor lengths = caption_lengths(config(), conditions);
-  // An empty caption is one token.
-  return conditions.null_text.defined() && !text_encoder
-             ? at::where(conditions.null_text, 1, lengths)
-             : lengths;
-}
-
 at::Tensor MMDiT::embed_text(const at::Tensor& states, const at::Tensor& lengths,
                              const at::Tensor& t) const {
   if (text_refiner) {
@@ -558,8 +532,8 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const at::Tensor text = text_states(conditions);
-  const at::Tensor lengths = read_lengths(conditions);
+  const at::Tensor text = caption_states(config(), text_encoder, null_text, conditions);
+  const at::Tensor lengths = read_lengths(config(), conditions);
   const Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
   JointTokens tokens{.sequence = own.get(),
@@ -590,10 +564,7 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                 .leave(patches, tokens.image)
                 .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
   if (!has_table(config().transformer)) {  // Flux' line has a patch's channels outermost, on both
-    patches = patches
-                  .unflatten(-1, {-1, config().transformer.patch_volume()})  // sides
-                  .transpose(-1, -2)
-                  .flatten(-2);
+    patches = channels_fastest(config(), patches);  // sides
   }
   return tapped(from_patches(config(), patches, x_t));
 }

@@ -38,10 +38,6 @@ class MMDiT : public BlockModel {
   /// Time, guidance and the caption's vector: [B, C].
   [[nodiscard]] at::Tensor condition(const at::Tensor& t,
                                      const diffusion::Conditions& conditions) const;
-  /// The caption: [B, L, width of a state].
-  [[nodiscard]] at::Tensor text_states(const diffusion::Conditions& conditions) const;
-  /// How many of its tokens are read, int64 [B]; undefined: all.
-  [[nodiscard]] at::Tensor read_lengths(const diffusion::Conditions& conditions) const;
   /// The text's stream, of the own tokens: fp32 [B, 1, L', C].
   [[nodiscard]] at::Tensor embed_text(const at::Tensor& states, const at::Tensor& lengths,
                                       const at::Tensor& t) const;

@@ -27,9 +27,10 @@ void describe(Fields& fields, TransformerConfig& config) {
              "stdit2, stdit3: side in pixels of the clip at which positions are unscaled.",
              between(1, 65536));
   fields.add("position_scale", config.position_scale,
-             "stdit, pixart, latte_t2v, sd3: positions in space are divided by it.", above(0, 1e6));
+             "stdit, pixart, latte_t2v, sd3, cogvideox: positions in space are divided by it.",
+             above(0, 1e6));
   fields.add("time_position_scale", config.time_position_scale,
-             "stdit: positions in time are divided by it.", above(0, 1e6));
+             "stdit, cogvideox: positions in time are divided by it.", above(0, 1e6));
   fields.add("kv_compress", config.kv_compress,
              {{"none", KvSampling::kNone},
               {"conv", KvSampling::kConv},
@@ -44,8 +45,10 @@ void describe(Fields& fields, TransformerConfig& config) {
              "pixart: the blocks that do so, from 0; [] = the second half.", between(0, 4095));
   fields.add(
       "given_embedders", config.given_embedders,
-      "stdit3, open_sora2, wan: embed given frames, and which ones they are, beside the input "
-      "(Open-Sora 1.3, 2; Wan's image to video, whose clips of 16 channels are 36).");
+      "stdit3, open_sora2, cogvideox, wan: embed given frames, and which ones they are, beside the "
+      "input (Open-Sora 1.3, 2; Wan's image to video, whose clips of 16 channels are 36; "
+      "CogVideoX' "
+      "of the first frame alone, 32).");
   fields.add(
       "image_channels", config.image_channels,
       "wan: width of an image encoder's states of the given frames, which blocks read beside "
@@ -56,7 +59,8 @@ void describe(Fields& fields, TransformerConfig& config) {
              "514 of both); 0 = by name, of custom none.",
              between(0, 65536));
   fields.add("rotary_3d", config.rotary_3d,
-             "stdit3: rotary positions over time, rows and columns in both attentions (1.3).");
+             "stdit3, cogvideox: rotary positions over time, rows and columns (Open-Sora 1.3, in "
+             "both attentions; CogVideoX but 2B).");
   fields.add("parallel_depth", config.parallel_depth,
              "flux, open_sora2, hunyuan_video: blocks of one stream behind the depth blocks of "
              "two; 0 = by name.",
@@ -87,6 +91,22 @@ void describe(Fields& fields, TransformerConfig& config) {
       "flux, open_sora2, hunyuan_video: the guidance scale that a distilled model is told (dev: "
       "3.5); 0 = "
       "it was not distilled.",
+      between(0, 1000));
+  fields.add(
+      "learned_positions", config.learned_positions,
+      "cogvideox: a table of positions beside rotary ones, which no training moves (5B-I2V).");
+  fields.add(
+      "base_grid", config.base_grid,
+      "cogvideox: frames, rows and columns of patches whose positions are whole numbers, into "
+      "which other sizes are fitted, and which a table is of; [] = by name, or the configured "
+      "size.",
+      between(1, 65536));
+  fields.add("time_channels", config.time_channels,
+             "cogvideox: width of the time's embedding; 0 = 512.", between(0, 65536));
+  fields.add(
+      "ofs", config.ofs,
+      "cogvideox: a number that the model is told, of 1.5's image to video 2; 0 = by name, of "
+      "custom none.",
       between(0, 1000));
   fields.add("window", config.window,
              "stdit3: frames, rows and columns of windows of attention (1.3); [] = all.",

@@ -43,7 +43,7 @@ struct TransformerConfig {
   int64_t image_channels = 0;  ///< Wan: of states of given frames that are read beside the text
   int64_t image_positions =
       0;                       ///< Wan: of these that a learned table is added to; 0: there is none
-  bool rotary_3d = false;      ///< STDiT3: over time, rows and columns
+  bool rotary_3d = false;      ///< STDiT3, CogVideoX: over time, rows and columns
   int64_t parallel_depth = 0;  ///< MMDiT: parallel blocks behind the others
   std::vector<int64_t> second_attention = {};  ///< MMDiT: blocks that have it, from 0
   std::vector<int64_t> rotary_axes = {};       ///< MMDiT: dims of frame, row and column; [] = none
@@ -51,6 +51,12 @@ struct TransformerConfig {
   int64_t refiner_depth = 0;  ///< MMDiT: blocks of HunyuanVideo's token refiner; 0: there is none
   int64_t position_grid = 0;  ///< MMDiT: side of the table of positions
   double guidance = 0.0;      ///< MMDiT: told to a distilled model; 0: it is none
+  bool learned_positions = false;  ///< CogVideoX: a table beside rotary positions
+  /// CogVideoX: frames, rows and columns of patches whose positions are whole numbers, and which
+  /// the table is of.
+  std::vector<int64_t> base_grid = {};
+  int64_t time_channels = 0;  ///< CogVideoX: width of the time's embedding
+  double ofs = 0.0;           ///< CogVideoX: a number that the model is told; 0: it is told none
   std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
 
   [[nodiscard]] bool operator==(const TransformerConfig&) const = default;

@@ -49,6 +49,10 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"refiner_depth", config.refiner_depth > 0},
           {"position_grid", config.position_grid > 0},
           {"guidance", config.guidance > 0},
+          {"learned_positions", config.learned_positions},
+          {"base_grid", !config.base_grid.empty()},
+          {"time_channels", config.time_channels > 0},
+          {"ofs", config.ofs > 0},
           {"window", !config.window.empty()}};
 }
 
@@ -65,6 +69,16 @@ diffusion::GivenWay given_way_of(const ModelConfig& config) {
     return takes.given_beside ? GivenWay::kBeside : GivenWay::kNoised;
   }
   return takes.given_beside ? GivenWay::kNone : GivenWay::kClean;
+}
+
+ShownInput shown_input_of(const ModelConfig& config) {
+  const FamilyConditions& takes = family_of(config).conditions;
+  if (!config.transformer.given_embedders) {
+    return ShownInput::kPlain;
+  }
+  return takes.given_as_clip      ? ShownInput::kFrames
+         : takes.given_as_latents ? ShownInput::kFirstFrame
+                                  : ShownInput::kPlain;
 }
 
 }  // namespace
@@ -108,23 +122,29 @@ void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
                kConfig,
                "[model] model.height and width must be positive multiples of model.patch = ",
                own.patch, ", got ", config.height, " x ", config.width);
-  KINORA_CHECK(config.frames > 0 && config.frames % own.patch_frames == 0, kConfig,
-               "[model] model.frames must be a positive multiple of model.patch_frames = ",
+  KINORA_CHECK(config.frames > 0 &&
+                   (config.frames % own.patch_frames == 0 || family_of(config).fills_patches),
+               kConfig, "[model] model.frames must be a positive multiple of model.patch_frames = ",
                own.patch_frames, ", got ", config.frames);
   KINORA_CHECK(own.mlp_hidden() > 0, kConfig, "[model] model.mlp_ratio gives an empty MLP, got ",
                own.mlp_ratio);
 }
 
 int64_t channels_beside(const ModelConfig& config) {
-  return config.transformer.given_embedders && family_of(config).conditions.given_as_clip
-             ? kFrameMaskChannels + config.in_channels
-             : 0;
+  switch (shown_input_of(config)) {
+    case ShownInput::kFrames:
+      return kFrameMaskChannels + config.in_channels;
+    case ShownInput::kFirstFrame:
+      return config.in_channels;
+    default:
+      return 0;
+  }
 }
 
 ModelShape transformer_shape(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
   const Grid grid = grid_of(config);
-  const int64_t beside = channels_beside(config);
+  const bool fills = family_of(config).fills_patches;
   return {.blocks = own.depth + own.parallel_depth,
           .width = own.hidden,
           .heads = own.heads,
@@ -132,20 +152,21 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .frames = grid.frames,
           .rows = grid.rows,
           .columns = grid.columns,
-          .patch_frames = own.patch_frames,
+          .patch_frames = fills ? 1 : own.patch_frames,
           .patch = own.patch,
           .is_undivided = own.kv_compress != KvSampling::kNone,
           .given_way = given_way_of(config),
           .has_windows = !own.window.empty(),
           .is_distilled = own.guidance > 0,
-          .input = beside > 0 ? ShownInput::kFrames : ShownInput::kPlain,
-          .channels_beside = beside,
+          .input = shown_input_of(config),
+          .channels_beside = channels_beside(config),
           .reads_image_prompt = own.image_channels > 0,
           .image_states = own.image_channels == 0   ? 0
                           : own.image_positions > 0 ? own.image_positions
                                                     : kUsualStates,
           .image_channels = own.image_channels,
-          .reads_both_ends = own.image_positions > 0};
+          .reads_both_ends = own.image_positions > 0,
+          .frames_before = fills ? grid.frames * own.patch_frames - config.frames : 0};
 }
 
 TransformerMacs::TransformerMacs(const ModelConfig& config)

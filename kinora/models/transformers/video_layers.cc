@@ -72,6 +72,12 @@ at::Tensor from_patches(const ModelConfig& config, const at::Tensor& patches,
   return x_t.dim() == 4 ? cropped.squeeze(2) : cropped;
 }
 
+at::Tensor channels_fastest(const ModelConfig& config, const at::Tensor& patches) {
+  return patches.unflatten(-1, {-1, config.transformer.patch_volume()})
+      .transpose(-1, -2)
+      .flatten(-2);
+}
+
 // ---- positions ----
 
 at::Tensor sin_cos_positions(const at::Tensor& positions, int64_t dims) {
@@ -125,20 +131,28 @@ at::Tensor rotary_angles(const at::Tensor& frequencies, const at::Tensor& positi
 
 at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid, const at::Device& device,
                        double base) {
-  const std::vector<int64_t> sides = {grid.frames, grid.rows, grid.columns};
+  std::vector<at::Tensor> positions;
+  for (const int64_t side : {grid.frames, grid.rows, grid.columns}) {
+    positions.push_back(at::arange(side, at::TensorOptions(device).dtype(at::kDouble)));
+  }
+  return clip_angles(axes, positions, base);
+}
+
+at::Tensor clip_angles(const std::vector<int64_t>& axes, const std::vector<at::Tensor>& positions,
+                       double base) {
   std::vector<at::Tensor> angles;
-  for (size_t axis = 0; axis < sides.size(); ++axis) {
-    const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
+  for (size_t axis = 0; axis < positions.size(); ++axis) {
     const at::Tensor exponents =
-        at::arange(0, axes[axis], 2, options) / -static_cast<double>(axes[axis]);
-    std::vector<int64_t> place(sides.size() + 1, 1);
-    place[axis] = sides[axis];
+        at::arange(0, axes[axis], 2, positions[axis].options()) / -static_cast<double>(axes[axis]);
+    std::vector<int64_t> place(positions.size() + 1, 1);
+    place[axis] = positions[axis].size(0);
     place.back() = axes[axis];
-    angles.push_back(at::outer(at::arange(sides[axis], options), at::pow(base, exponents))
+    angles.push_back(at::outer(positions[axis], at::pow(base, exponents))
                          .repeat_interleave(2, -1)
                          .to(at::kFloat)
                          .view(place)
-                         .expand({sides[0], sides[1], sides[2], axes[axis]}));
+                         .expand({positions[0].size(0), positions[1].size(0), positions[2].size(0),
+                                  axes[axis]}));
   }
   return at::cat(angles, -1).flatten(1, 2);
 }

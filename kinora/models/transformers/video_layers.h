@@ -34,6 +34,9 @@ namespace kinora::models {
 [[nodiscard]] at::Tensor from_patches(const ModelConfig& config, const at::Tensor& patches,
                                       const at::Tensor& x_t);
 
+/// Patches [.., out p P P] as from_patches() takes them.
+[[nodiscard]] at::Tensor channels_fastest(const ModelConfig& config, const at::Tensor& patches);
+
 // ---- positions ----
 
 /// [sin | cos] of positions (fp64 [n]) at the frequencies 10000^(-i / (dims / 2)): fp32 [n, dims].
@@ -67,6 +70,9 @@ namespace kinora::models {
 /// its own: fp32 [T, S, D].
 [[nodiscard]] at::Tensor clip_angles(const std::vector<int64_t>& axes, const Grid& grid,
                                      const at::Device& device, double base);
+/// The same where frames, rows and columns stand at these positions: fp64 [T], [h], [w].
+[[nodiscard]] at::Tensor clip_angles(const std::vector<int64_t>& axes,
+                                     const std::vector<at::Tensor>& positions, double base);
 
 // ---- modulation (adaLN-single: Chen et al. 2023, "PixArt-alpha", section 2.3) ----
 

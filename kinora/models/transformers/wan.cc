@@ -10,6 +10,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
+#include "kinora/models/transformers/caption_inputs.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
 #include "kinora/nn/rotary.h"
@@ -260,20 +261,6 @@ at::Tensor Wan::filled_text(const diffusion::Conditions& conditions) const {
                             {});
 }
 
-at::Tensor Wan::shown(const at::Tensor& x_t, const diffusion::Conditions& conditions) const {
-  const int64_t channels = channels_beside(config());
-  if (channels == 0) {
-    return x_t;
-  }
-  const at::Tensor& beside = conditions.beside;
-  KINORA_CHECK(beside.defined() && beside.dim() == x_t.dim() && beside.size(0) == x_t.size(0) &&
-                   beside.size(1) == channels && beside.sizes().slice(2) == x_t.sizes().slice(2),
-               kShape, "[wan] what is shown beside x_t of shape ", x_t.sizes(), " must have ",
-               channels, " channels: those of which frames are given, and their clip; got shape ",
-               beside.defined() ? beside.sizes() : at::IntArrayRef());
-  return at::cat({x_t, beside}, 1);
-}
-
 at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
@@ -293,7 +280,7 @@ at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
   ModelConfig input = config();
   input.in_channels += channels_beside(input);
   const at::Tensor x =
-      x_embedder.forward(to_patches(input, shown(x_t, conditions)));  // [B, T, S, C]
+      x_embedder.forward(to_patches(input, with_shown(config(), x_t, conditions)));  // [B, T, S, C]
   const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
   const at::Tensor out = through_plain_blocks(
       x, own.depth, pass,

@@ -131,9 +131,6 @@ class Wan : public CaptionModel {
   [[nodiscard]] at::Tensor table(int64_t use) const override;
   /// Captions of text_tokens states, projected: [B, text_tokens, C].
   [[nodiscard]] at::Tensor filled_text(const diffusion::Conditions& conditions) const;
-  /// x_t with what is shown beside it.
-  [[nodiscard]] at::Tensor shown(const at::Tensor& x_t,
-                                 const diffusion::Conditions& conditions) const;
 
   std::optional<WanImageEmbedder> image_embedder;
   BlockList<WanBlock> blocks;

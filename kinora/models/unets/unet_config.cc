@@ -38,6 +38,7 @@ int64_t UnetConfig::channels_beside(int64_t in_channels) const {
     case ShownInput::kEdit:
       return in_channels;
     case ShownInput::kFrames:
+    case ShownInput::kFirstFrame:
       break;  // of no U-Net
   }
   KINORA_UNREACHABLE("[unet] unknown input");

@@ -76,6 +76,7 @@ struct ClipCase {
     if (second_attention) {
       config.transformer.second_attention = {1};
     }
+    config.transformer.rotary_3d = config.architecture == "cogvideox";
     if (windows) {
       config.transformer.window = {3, 2, 3};
       config.transformer.rotary_3d = true;
