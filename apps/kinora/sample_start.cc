@@ -72,7 +72,7 @@ SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& 
 StartPictures read_start(const SampleArguments& arguments, const inference::ModelRecipe& recipe) {
   const models::ModelConfig& model = recipe.model;
   const models::ShownInput input = models::shape_of(model).input;
-  if (input == models::ShownInput::kFrames) {
+  if (models::shows_frames(input)) {
     return read_frames(arguments, recipe);
   }
   KINORA_CHECK(input == models::ShownInput::kPlain || !arguments.init.empty(), kConfig,

@@ -31,6 +31,17 @@ std::vector<double> numpy_linspace(double start, double end, int64_t count) {
   return values;
 }
 
+/// The inverse of alphas_cumprod().
+std::vector<double> betas_of(std::span<const double> alphas) {
+  std::vector<double> betas;
+  double previous = 1.0;
+  for (const double alpha_bar : alphas) {
+    betas.push_back(1.0 - alpha_bar / previous);
+    previous = alpha_bar;
+  }
+  return betas;
+}
+
 }  // namespace
 
 std::vector<double> make_betas(BetaCurve curve, int64_t num_timesteps, double start, double end) {
@@ -71,15 +82,21 @@ std::vector<double> zero_terminal_snr(std::span<const double> betas) {
   }
   const double first = roots.front();
   const double last = roots.back();
-  std::vector<double> rescaled;
-  double previous = 1.0;
-  for (const double root : roots) {
-    const double moved = (root - last) * (first / (first - last));
-    const double alpha_bar = moved * moved;
-    rescaled.push_back(1.0 - alpha_bar / previous);
-    previous = alpha_bar;
+  for (double& root : roots) {
+    root = (root - last) * (first / (first - last));
+    root *= root;
   }
-  return rescaled;
+  return betas_of(roots);
+}
+
+std::vector<double> shifted_snr(std::span<const double> betas, double shift) {
+  KINORA_CHECK(shift > 0.0, kConfig, "[schedule] the SNR must be shifted by more than 0, got ",
+               shift, ".");
+  std::vector<double> alphas = alphas_cumprod(betas);
+  for (double& alpha_bar : alphas) {
+    alpha_bar /= shift + (1.0 - shift) * alpha_bar;
+  }
+  return betas_of(alphas);
 }
 
 std::vector<double> alphas_cumprod(std::span<const double> betas) {

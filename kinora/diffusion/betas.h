@@ -25,6 +25,10 @@ enum class BetaCurve {
 /// is 1. Error kConfig for fewer than two betas.
 [[nodiscard]] std::vector<double> zero_terminal_snr(std::span<const double> betas);
 
+/// The chain whose ratio of signal to noise, alpha-bar / (1 - alpha-bar), is everywhere so many
+/// times smaller (CogVideoX: 3). Error kConfig unless shift > 0.
+[[nodiscard]] std::vector<double> shifted_snr(std::span<const double> betas, double shift);
+
 /// alpha-bar_t = prod of (1 - beta).
 [[nodiscard]] std::vector<double> alphas_cumprod(std::span<const double> betas);
 

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "kinora/core/error.h"
+#include "kinora/diffusion/dpm_solver.h"
 #include "kinora/diffusion/solver_steps.h"
 
 namespace kinora::diffusion {
@@ -151,6 +152,19 @@ SolverPlan ddim(const ChainWalk& walk, const Ddim& options) {
     plan.steps.push_back(step);
   }
   return plan;
+}
+
+SolverPlan dpm_sde_of_chain(const ChainWalk& walk, bool end_clean) {
+  check(walk);
+  const double end = end_clean ? 1.0 : walk.alphas_cumprod.front();
+  NoiseLevels levels;
+  for (int64_t i = walk.first; i <= end_of(walk); ++i) {
+    const int64_t t = visited(walk, i);
+    levels.levels.push_back(level_at(walk, t, alpha_bar(walk, t, end)));
+  }
+  return dpm_multistep(levels, {.algorithm = DpmSolver::Algorithm::kSdeDpmSolverPlus,
+                                .euler_at_final = end_of(walk) == std::ssize(walk.timesteps),
+                                .limit = walk.limit});
 }
 
 SolverPlan ddim_inverse(const ChainWalk& walk, bool start_clean) {

@@ -56,6 +56,10 @@ struct Ddim {
 /// Error kConfig unless 0 <= eta <= 1.
 [[nodiscard]] SolverPlan ddim(const ChainWalk& walk, const Ddim& options);
 
+/// DPM-Solver++ of second order with noise (dpm_solver.h) at the chain's own levels, of which the
+/// noisiest may hold no signal at all (CogVideoXDPMScheduler). end_clean: as Ddim has it.
+[[nodiscard]] SolverPlan dpm_sde_of_chain(const ChainWalk& walk, bool end_clean = true);
+
 /// DDIM backwards, from data to noise: walk.timesteps ascend, each names the level that a step ends
 /// at and is given to the denoiser (DDIMInverseScheduler). start_clean: below timestep 0 alpha-bar
 /// is 1. Its stride is fixed. Run with x as the data; sample() is not for it.

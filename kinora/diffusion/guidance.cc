@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "kinora/core/error.h"
@@ -16,6 +17,7 @@ namespace kinora::diffusion {
 namespace {
 
 constexpr int64_t kDitGuidedChannels = 3;
+constexpr double kDynamicPower = 5.0;
 
 /// [conditions; null] of one optional tensor. null: undefined = as the conditions.
 at::Tensor stacked(const char* name, const at::Tensor& conditional, const at::Tensor& null) {
@@ -113,11 +115,24 @@ GuidedDenoiser::Rows GuidedDenoiser::rows_of(const Moment& moment) const {
   if (is_on && has_three_ && given_scale(moment) > 1.0) {
     return Rows::kThree;
   }
-  return is_on && scale_at(moment).any() ? Rows::kBoth : Rows::kConditional;
+  return is_on && expert_scale(moment).any() ? Rows::kBoth : Rows::kConditional;
 }
 
-const GuidanceScale& GuidedDenoiser::scale_at(const Moment& moment) const {
+const GuidanceScale& GuidedDenoiser::expert_scale(const Moment& moment) const {
   return moment.t < guidance_.low_noise ? guidance_.low_noise_scale : guidance_.scale;
+}
+
+GuidanceScale GuidedDenoiser::scale_at(const Moment& moment) const {
+  const GuidanceScale& scale = expert_scale(moment);
+  if (!guidance_.is_dynamic || !scale.any()) {
+    return scale;
+  }
+  const auto count = static_cast<double>(moment.count);
+  const double part =
+      (1.0 - std::cos(std::numbers::pi * std::pow((count - moment.t) / count, kDynamicPower))) /
+      2.0;
+  return scale.of_each.defined() ? GuidanceScale(1.0 + part * scale.of_each)
+                                 : GuidanceScale(1.0 + part * scale.value);
 }
 
 const Conditions& GuidedDenoiser::conditions_of(Rows rows) const {

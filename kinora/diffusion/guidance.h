@@ -43,6 +43,10 @@ struct Guidance {
   /// Of a run's evaluations, counted from 0, guide in the first so many, and after them in those of
   /// even number only (Open-Sora 1.3); 0: in all. Elsewhere the conditional prediction alone.
   int64_t alternates_after = 0;
+  /// In each of n evaluations the scale is 1 + scale (1 - cos(pi ((n - t) / n)^5)) / 2, as
+  /// diffusers has CogVideoX' "dynamic" guidance. Since t is a chain's timestep, it jumps to and
+  /// fro until the last n of these.
+  bool is_dynamic = false;
   /// Share of the guided prediction that is scaled, sample by sample, to the deviation of the
   /// conditional one (Lin et al. 2024, section 3.4): 0 none, 1 all. Not where given frames guide.
   double rescale = 0.0;
@@ -100,7 +104,9 @@ class GuidedDenoiser {
     kThree = 3,  ///< the same; unconditional without what is given
   };
   [[nodiscard]] Rows rows_of(const Moment& moment) const;
-  [[nodiscard]] const GuidanceScale& scale_at(const Moment& moment) const;
+  /// The configured scale of the model that predicts there.
+  [[nodiscard]] const GuidanceScale& expert_scale(const Moment& moment) const;
+  [[nodiscard]] GuidanceScale scale_at(const Moment& moment) const;
   [[nodiscard]] const Conditions& conditions_of(Rows rows) const;
   /// The scale of given frames at the last frame of a clip, or of a given picture.
   [[nodiscard]] double given_scale(const Moment& moment) const;

@@ -15,6 +15,9 @@ namespace {
 std::vector<double> betas_of(const ObjectiveConfig& config) {
   const auto [start, end] = scaled_ends(config);
   std::vector<double> betas = make_betas(config.betas, config.timesteps, start, end);
+  if (config.snr_shift != 1.0) {
+    betas = shifted_snr(betas, config.snr_shift);
+  }
   return config.zero_terminal_snr ? zero_terminal_snr(betas) : betas;
 }
 
@@ -57,6 +60,13 @@ void describe(Fields& fields, ObjectiveConfig& config) {
            "The last beta likewise; Stable Diffusion's are 0.00085 and 0.012.", above(0, 1000))
       .check("be less than objective.timesteps / 1000",
              [&config] { return scaled_ends(config).second < 1.0; });
+  fields
+      .add("snr_shift", config.snr_shift,
+           "iddpm: signal over noise is everywhere so many times smaller, before "
+           "zero_terminal_snr (CogVideoX-2B: 3).",
+           above(0, 1000))
+      .check("be 1 for flow, whose shift does that work (objective.shift)",
+             [&config, is_chain] { return is_chain() || config.snr_shift == 1.0; });
   fields
       .add("zero_terminal_snr", config.zero_terminal_snr,
            "iddpm: rescale the betas so that the chain ends in pure noise (Lin et al. 2024).")

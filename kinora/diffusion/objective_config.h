@@ -24,6 +24,7 @@ struct ObjectiveConfig {
   BetaCurve betas = BetaCurve::kLinear;                                      // iddpm
   double beta_start = kDdpmBetaStart;                                        // iddpm
   double beta_end = kDdpmBetaEnd;                                            // iddpm
+  double snr_shift = 1.0;                                                    // iddpm
   bool zero_terminal_snr = false;                                            // iddpm
   LossWeights weights;                                                       // iddpm
   NoiseShape noise;                                                          // iddpm

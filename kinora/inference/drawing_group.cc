@@ -95,7 +95,7 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
   if (options.pieces > 1) {
     check_takes_given(recipe.model);
   }
-  const bool shows = models::shape_of(recipe.model).input == models::ShownInput::kFrames;
+  const bool shows = models::shows_frames(models::shape_of(recipe.model).input);
   pipelines::ClipOptions clips{.given = {},
                                .given_edit = options.given_edit,
                                .given_way = models::shape_of(recipe.model).given_way,
@@ -161,7 +161,7 @@ DrawingGroup::DrawingGroup(TrainedModel& trained, const SampleSize& size,
   sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
   set_size(size, options.fps, recipe_);
   const bool edits = models::shape_of(recipe_.model).input == models::ShownInput::kEdit;
-  const bool shows = models::shape_of(recipe_.model).input == models::ShownInput::kFrames;
+  const bool shows = models::shows_frames(models::shape_of(recipe_.model).input);
   const bool guides = (recipe_.model.is_video() && !shows) || edits;
   KINORA_CHECK(guides || sampling.given_guidance == 1.0, kConfig,
                "[sample] sample.given_guidance is for models that change a given picture or embed "
@@ -190,7 +190,7 @@ std::vector<Asked> DrawingGroup::add(const Request& request, int64_t number) {
 }
 
 void DrawingGroup::set_start(const DrawStart& start) {
-  const std::vector<int64_t> shape = recipe_.model.sample_shape();
+  const std::vector<int64_t> shape = drawn_shape();
   for (const at::Tensor& rows : {start.noise, start.data}) {
     KINORA_CHECK(!rows.defined() || (rows.dim() == std::ssize(shape) + 1 && rows.size(0) > 0 &&
                                      rows.sizes().slice(1) == shape),
@@ -221,6 +221,14 @@ void DrawingGroup::set_start(const DrawStart& start) {
     start_.alpha = from_noise ? 0.0 : partial.alpha;
     start_.sigma = from_noise ? pipelines::initial_scale(partial.sampler) : partial.sigma;
   }
+}
+
+std::vector<int64_t> DrawingGroup::drawn_shape() const {
+  std::vector<int64_t> shape = recipe_.model.sample_shape();
+  if (recipe_.model.is_video()) {
+    shape[1] += models::shape_of(recipe_.model).frames_before;
+  }
+  return shape;
 }
 
 int64_t DrawingGroup::channels_beside() const {
@@ -298,7 +306,7 @@ pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t siz
   pipelines::DrawConditions all = pieces.size() == 1 ? pieces.front() : joined(pieces);
   const models::ModelShape shape = models::shape_of(recipe_.model);
   KINORA_CHECK(beside_.defined() || channels_beside() == 0, kConfig,
-               shape.input == models::ShownInput::kFrames
+               models::shows_frames(shape.input)
                    ? "[sample] this model goes on from a first frame. Hint: --image FILE"
                    : "[sample] this model changes a given picture. Hint: --init FILE");
   KINORA_CHECK(control_.defined() || models::shape_of(recipe_.model).controls == 0, kConfig,
@@ -337,8 +345,8 @@ pipelines::BatchCost DrawingGroup::batch_cost() const {
   diffusion::Guidance guidance = recipe_.sample.sampling.guidance_of();
   guidance.scale = is_guided() ? 2.0 : 1.0;  // any scale but 1 takes as long
   return pipelines::measure_batch_cost(*trained_.model, sampler_of(recipe_, trained_.objective),
-                                       guidance, recipe_.model.sample_shape(),
-                                       conditions_of(0, size), size, trained_.device);
+                                       guidance, drawn_shape(), conditions_of(0, size), size,
+                                       trained_.device);
 }
 
 at::Tensor DrawingGroup::draw_first_batch(const diffusion::StepCacheConfig& cache) {
@@ -386,7 +394,10 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   const auto conditions = [&](int64_t first, int64_t size) {
     return conditions_of(own.first + first, size);
   };
-  pipelines::DrawEvents heard{.done = [&](int64_t first, const at::Tensor& samples) {
+  const int64_t before = models::shape_of(model).frames_before;
+  pipelines::DrawEvents heard{.done = [&](int64_t first, const at::Tensor& drawn) {
+    const at::Tensor samples =
+        before == 0 ? drawn : drawn.narrow(2, before, drawn.size(2) - before);
     if (!events.shared && !pipelines::leads_group(mesh)) {
       return;
     }
@@ -417,7 +428,7 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   if (events.stops) {
     heard.stops = [&] { return agreed(events.stops(), mesh, trained_.device); };
   }
-  const std::vector<int64_t> shape = model.sample_shape();
+  const std::vector<int64_t> shape = drawn_shape();
   return model.is_video()
              ? pipelines::draw_clip_batches(*denoiser, sampler, sampling, request, shape, clips_,
                                             conditions, trained_.device, heard)

@@ -67,6 +67,8 @@ class DrawingGroup {
                                                  pipelines::ConditionsOf& conditions);
   /// That the model is shown, of what lies beside samples.
   [[nodiscard]] int64_t channels_beside() const;
+  /// Of a sample as it is drawn, with ModelShape::frames_before.
+  [[nodiscard]] std::vector<int64_t> drawn_shape() const;
   /// Rows for samples first, ..., on the device; undefined of none.
   [[nodiscard]] at::Tensor rows_of(const at::Tensor& all, int64_t first, int64_t size) const;
   [[nodiscard]] pipelines::DrawConditions conditions_of(int64_t first, int64_t size) const;

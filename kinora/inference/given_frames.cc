@@ -227,7 +227,7 @@ pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
 }
 
 void check_takes_given(const models::ModelConfig& model) {
-  KINORA_CHECK(models::shape_of(model).input != models::ShownInput::kFrames, kConfig,
+  KINORA_CHECK(!models::shows_frames(models::shape_of(model).input), kConfig,
                "[sample] this model is shown a first and a last frame alone. Hint: --image and "
                "--last, no --video and no --loop");
   const auto can = [](const models::Family& family) { return family.conditions.frame_mask; };

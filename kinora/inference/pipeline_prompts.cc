@@ -50,10 +50,11 @@ int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
                   const models::ModelConfig& model) {
   const std::unique_ptr<models::TextEncoder> encoder = pipelines::described_text_encoder(path);
   const bool reads_clip = models::pads_captions(model) && models::family_of(model).conditions.micro;
-  const std::string reads = reads_clip                     ? "CLIP"
-                            : models::pads_captions(model) ? "T5 and CLIP"
-                            : keeps_captions(model)        ? "Llama and CLIP"
-                                                           : "T5";
+  const std::string reads = reads_clip ? "CLIP"
+                            : models::pads_captions(model) && model.pooled_channels > 0
+                                ? "T5 and CLIP"
+                            : keeps_captions(model) ? "Llama and CLIP"
+                                                    : "T5";
   KINORA_CHECK(encoder->kind() == reads, kConfig, "[sample] the text encoder of ", path, " is a ",
                encoder->kind(), ", but ", models::name_of(model), " reads ", reads,
                "'s states. Hint: take both from one pipeline");

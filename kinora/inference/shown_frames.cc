@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -63,6 +64,8 @@ std::vector<io::Image> read_end_frames(const std::string& first, const std::stri
   KINORA_CHECK(shape.image_states == 0 || shape.reads_both_ends || last.empty(), kConfig,
                "[sample] this model reads what an image encoder says of one frame, the first. "
                "Hint: no --last; Wan2.1-FLF2V and Wan2.2-I2V take one");
+  KINORA_CHECK(shape.input != models::ShownInput::kFirstFrame || last.empty(), kConfig,
+               "[sample] this model goes on from one frame, the first. Hint: no --last");
   KINORA_CHECK(last.empty() || model.frames > 1, kConfig,
                "[sample] a clip of one frame has no last one. Hint: --frames");
   std::vector<io::Image> frames = {read_picture(first)};
@@ -91,16 +94,34 @@ at::Tensor shown_frames(const at::Tensor& frames, const at::Tensor& given,
   return at::cat({mask.expand({-1, -1, -1, latents.size(3), latents.size(4)}), latents}, 1);
 }
 
+at::Tensor shown_first_frame(const at::Tensor& first, const at::Tensor& given, int64_t latents,
+                             const pipelines::LatentEncoder& encoder) {
+  const at::Tensor mean = encoder.encode(first.unsqueeze(kFrameDim)).mean;  // [B, C, 1, h, w]
+  const at::Tensor shown =
+      models::as_shown(encoder.space(), mean) *
+      given.view({given.size(0), 1, 1, 1, 1}).to(mean.device(), mean.scalar_type());
+  return at::constant_pad_nd(shown, {0, 0, 0, 0, 0, latents - 1});
+}
+
 at::Tensor shown_frames(const std::vector<io::Image>& ends, const models::ModelConfig& model,
                         models::Autoencoder* encoder, at::Device device) {
   KINORA_CHECK(encoder != nullptr, kConfig,
                "[sample] given frames want an autoencoder for this model, which draws latents of ",
                model.in_channels, " channels. Hint: --autoencoder PATH");
   const models::LatentSpace& space = encoder->space();
+  const models::ModelShape shape = models::shape_of(model);
+  const pipelines::LatentEncoder latents(*encoder, device, /*micro_batch=*/1);
+  if (shape.input == models::ShownInput::kFirstFrame) {
+    const EndsOfClip first =
+        clip_of(ends, 1, model.height * space.compression, model.width * space.compression);
+    return shown_first_frame(first.frames.select(kFrameDim, 0), first.given.select(1, 0),
+                             model.frames + shape.frames_before, latents)
+        .cpu();
+  }
   const EndsOfClip clip =
       clip_of(ends, models::pixel_frames(space, model.frames), model.height * space.compression,
               model.width * space.compression);
-  return shown_frames(clip.frames, clip.given, {*encoder, device, /*micro_batch=*/1}).cpu();
+  return shown_frames(clip.frames, clip.given, latents).cpu();
 }
 
 FrameStates::FrameStates(const std::string& folder, const models::ModelConfig& model,
@@ -140,7 +161,11 @@ void FrameShowing::add_to(data::Batch& batch, const pipelines::LatentEncoder& en
   const at::Tensor given = at::zeros({pixels.size(0), last + 1}, at::kBool);
   given.select(1, 0).copy_(noised.select(1, 0).logical_not());
   given.select(1, last).copy_(noised.select(1, latents - 1).logical_not());
-  batch.beside = shown_frames(data::to_float(pixels, encoder.device()), given, encoder);
+  const at::Tensor frames = data::to_float(pixels, encoder.device());
+  batch.beside =
+      input == models::ShownInput::kFirstFrame
+          ? shown_first_frame(frames.select(kFrameDim, 0), given.select(1, 0), latents, encoder)
+          : shown_frames(frames, given, encoder);
   if (states == nullptr) {
     return;
   }

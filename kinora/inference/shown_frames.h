@@ -12,11 +12,12 @@
 #include "kinora/io/image.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/model_config.h"
+#include "kinora/models/shown_input.h"
 #include "kinora/pipelines/image_encoder_file.h"
 #include "kinora/pipelines/latent_encoder.h"
 
-/// What models of clips are shown of given frames beside x_t (models::ShownInput::kFrames), in
-/// training as in drawing.
+/// What models of clips are shown of given frames beside x_t (models::shows_frames()), in training
+/// as in drawing.
 namespace kinora::inference {
 
 /// The frame that a clip begins with, and the one that it ends with where `last` is no empty path:
@@ -32,8 +33,15 @@ namespace kinora::inference {
 [[nodiscard]] at::Tensor shown_frames(const at::Tensor& frames, const at::Tensor& given,
                                       const pipelines::LatentEncoder& encoder);
 
-/// The same of read_end_frames() for clips of the model's size, to which they are cropped: [1, ...]
-/// on the CPU. kConfig without an encoder.
+/// Of models that are shown the first frame alone: its latents, and zeros behind them and where no
+/// frame is given: float32 [B, C, T, h, w] on the encoder's device. first: float32 [B, 3, H, W] in
+/// [-1, 1]; given: bool [B] on the CPU.
+[[nodiscard]] at::Tensor shown_first_frame(const at::Tensor& first, const at::Tensor& given,
+                                           int64_t latents,
+                                           const pipelines::LatentEncoder& encoder);
+
+/// What `model` is shown of read_end_frames() in clips of its size, to which they are cropped: [1,
+/// ...] on the CPU. kConfig without an encoder.
 [[nodiscard]] at::Tensor shown_frames(const std::vector<io::Image>& ends,
                                       const models::ModelConfig& model,
                                       models::Autoencoder* encoder, at::Device device);
@@ -59,6 +67,7 @@ class FrameStates {
 /// `image_prompt`. Of the ends of clips those are given that draw_frame_masks() of these leaves
 /// clean.
 struct FrameShowing {
+  models::ShownInput input = models::ShownInput::kFrames;
   diffusion::FrameMaskRatios ratios;
   uint64_t seed = 0;
   int64_t step = 0;

@@ -33,9 +33,10 @@ ConditionsOf with_pictures(ConditionsOf conditions, const data::Source& data,
   std::vector<int64_t> indices(static_cast<size_t>(count));
   std::iota(indices.begin(), indices.end(), 0);
   data::Batch batch = data::load_samples(data, indices, data::sample_size(recipe.data));
-  if (shape.input == models::ShownInput::kFrames) {
+  if (models::shows_frames(shape.input)) {
     batch.sample_index = at::arange(count, at::kLong);
-    FrameShowing{.ratios = recipe.frame_masks, .states = states}.add_to(batch, *latents);
+    FrameShowing{.input = shape.input, .ratios = recipe.frame_masks, .states = states}.add_to(
+        batch, *latents);
   } else {
     batch.beside = shown_beside(batch, shape.input, latents, device);
   }

@@ -45,7 +45,7 @@ struct PipelineClass {
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 17> kPipelines = {{
+constexpr std::array<PipelineClass, 19> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -66,7 +66,12 @@ constexpr std::array<PipelineClass, 17> kPipelines = {{
      16.0, true},
     {"HunyuanVideoPipeline", "transformer", "hunyuan_video", 256, 50, 1.0, false, false, 1.0, false,
      1, 24.0, false, true, true},
+    {"CogVideoXPipeline", "transformer", "cogvideox", 226, 50, 6.0, false, false, 1.0, false, 0,
+     8.0},
+    {"CogVideoXImageToVideoPipeline", "transformer", "cogvideox", 226, 50, 6.0, false, false, 1.0,
+     false, 0, 8.0, true},
 }};
+constexpr double kCogFps = 16.0;  // of 1.5
 
 bool is_flux(const PipelineClass& its) {
   return its.name == "FluxPipeline";
@@ -195,6 +200,9 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   }
   if (is_wan_pipeline(its)) {
     add_wan(pipeline, recipe);
+  }
+  if (its.name.starts_with("CogVideoX") && model["patch_frames"] > 1) {
+    recipe["data"]["fps"] = kCogFps;
   }
   if (!pipeline.text) {
     model["class_names"] = class_names(DiffusersConfig(pipeline.folder / kPipelineFile),

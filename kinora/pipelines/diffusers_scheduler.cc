@@ -48,6 +48,8 @@ struct SchedulerClass {
 constexpr SchedulerClass kSchedulers[] = {
     {"DDPMScheduler", "ddpm", "leading", true, nullptr},
     {"DDIMScheduler", "ddim", "leading", true, nullptr},
+    {"CogVideoXDDIMScheduler", "ddim", "leading", false, nullptr},
+    {"CogVideoXDPMScheduler", "dpm++_sde_chain", "leading", false, nullptr},
     {"PNDMScheduler", "plms", "leading", false, nullptr},
     {"IPNDMScheduler", "ipndm", nullptr, false, nullptr},
     {"DPMSolverMultistepScheduler", "dpm++", "linspace", false, "solver_order"},
@@ -77,7 +79,8 @@ struct DefaultChain {
   double beta_end = diffusion::kDdpmBetaEnd;
 };
 DefaultChain default_chain(std::string_view class_name) {
-  for (const std::string_view name : {"LCMScheduler", "TCDScheduler"}) {
+  for (const std::string_view name :
+       {"LCMScheduler", "TCDScheduler", "CogVideoXDDIMScheduler", "CogVideoXDPMScheduler"}) {
     if (class_name == name) {
       return {.curve = "scaled_linear", .beta_start = 0.00085, .beta_end = 0.012};
     }
@@ -104,6 +107,12 @@ const SchedulerClass& class_of(const DiffusersConfig& scheduler) {
               known, ", got ", io::in_quotes(name), ". Hint: give a recipe with --config");
 }
 
+/// Schedulers of CogVideoX, which read no limits, though their files may name some.
+bool is_cogvideox(std::string_view class_name) {
+  return class_name.starts_with("CogVideoX");
+}
+constexpr double kCogSnrShift = 3.0;
+
 /// Options of schedulers that the recipe has no key for.
 void check_known(const DiffusersConfig& scheduler, const SchedulerClass& its) {
   for (const char* key : {"euler_at_final", "use_lu_lambdas"}) {
@@ -118,7 +127,7 @@ void check_known(const DiffusersConfig& scheduler, const SchedulerClass& its) {
                ": lambda_min_clipped must be -Infinity, got a number");
   scheduler.require<std::string>("interpolation_type", "linear", "linear");
   scheduler.require<std::string>("timestep_type", "discrete", "discrete");
-  if (scheduler.get<bool>("clip_sample", its.clips)) {
+  if (scheduler.get<bool>("clip_sample", its.clips) && !is_cogvideox(its.name)) {
     scheduler.require<double>("clip_sample_range", 1.0, 1.0);
   }
   for (const char* key : {"sigma_min", "sigma_max"}) {
@@ -155,11 +164,11 @@ void add_dpm(const DiffusersConfig& scheduler, json& sample) {
 /// Options that some methods alone have.
 void add_own(const DiffusersConfig& scheduler, json& sample) {
   const std::string method = sample["method"];
-  if (method.starts_with("dpm++")) {
+  if (method.starts_with("dpm++") && method != "dpm++_sde_chain") {
     add_dpm(scheduler, sample);
   } else if (method == "ddpm") {
     sample["variance"] = scheduler.get<std::string>("variance_type", "fixed_small");
-  } else if (method == "ddim") {
+  } else if (method == "ddim" || method == "dpm++_sde_chain") {
     sample["end_clean"] = scheduler.get<bool>("set_alpha_to_one", true);
   } else if (method == "plms") {
     scheduler.require<bool>("skip_prk_steps", true, false);
@@ -316,6 +325,9 @@ std::string objective_recipe(const std::filesystem::path& scheduler_config) {
       {"prediction", recipe_name(kPredictions, scheduler, "prediction_type", "epsilon")},
       {"betas", recipe_name(kCurves, scheduler, "beta_schedule", chain.curve)},
       {"zero_terminal_snr", scheduler.get<bool>("rescale_betas_zero_snr", false)}};
+  if (is_cogvideox(kind)) {
+    objective["snr_shift"] = scheduler.get<double>("snr_shift_scale", kCogSnrShift);
+  }
   if (objective["betas"] != "squared_cosine") {
     // Ours are of a chain of 1000 (diffusion::scaled_ends).
     const double scale =
@@ -336,7 +348,8 @@ std::string sampling_recipe(const std::filesystem::path& scheduler_config) {
   }
   const SchedulerClass& its = class_of(scheduler);
   check_known(scheduler, its);
-  const bool limits = std::string_view(its.method) != "tcd";  // it has the options unread
+  const bool limits = std::string_view(its.method) != "tcd" &&
+                      !is_cogvideox(its.name);  // these have the options unread
   json sample = {{"method", its.method},
                  {"sigmas", sigmas_of(scheduler)},
                  {"clip_denoised", limits && scheduler.get<bool>("clip_sample", its.clips)}};
@@ -361,20 +374,23 @@ std::string sampling_recipe(const std::filesystem::path& scheduler_config) {
 std::string describe_scheduler(const diffusion::ObjectiveConfig& objective,
                                const std::string& version) {
   const auto [start, end] = diffusion::scaled_ends(objective);
-  const json config = {
-      {"_class_name", "DDIMScheduler"},
-      {"_diffusers_version", version},
-      {"beta_end", end},
-      {"beta_schedule", diffusers_name(kCurves, objective.betas)},
-      {"beta_start", start},
-      {"clip_sample", false},
-      {"num_train_timesteps", objective.timesteps},
-      {"prediction_type", diffusers_name(kPredictions, objective.prediction)},
-      {"rescale_betas_zero_snr", objective.zero_terminal_snr},
-      {"set_alpha_to_one", true},
-      {"steps_offset", 0},
-      // Such a chain must be entered at its very end (Lin et al. 2024, section 3.3).
-      {"timestep_spacing", objective.zero_terminal_snr ? "trailing" : "leading"}};
+  json config = {{"_class_name", "DDIMScheduler"},
+                 {"_diffusers_version", version},
+                 {"beta_end", end},
+                 {"beta_schedule", diffusers_name(kCurves, objective.betas)},
+                 {"beta_start", start},
+                 {"clip_sample", false},
+                 {"num_train_timesteps", objective.timesteps},
+                 {"prediction_type", diffusers_name(kPredictions, objective.prediction)},
+                 {"rescale_betas_zero_snr", objective.zero_terminal_snr},
+                 {"set_alpha_to_one", true},
+                 {"steps_offset", 0},
+                 // Such a chain must be entered at its very end (Lin et al. 2024, section 3.3).
+                 {"timestep_spacing", objective.zero_terminal_snr ? "trailing" : "leading"}};
+  if (objective.snr_shift != 1.0) {
+    config["_class_name"] = "CogVideoXDDIMScheduler";
+    config["snr_shift_scale"] = objective.snr_shift;
+  }
   return config.dump(2) + "\n";
 }
 

@@ -354,6 +354,112 @@ json describe_hunyuan(const ModelConfig& model) {
           {"text_embed_dim", model.text_channels}};
 }
 
+// ---- CogVideoX, likewise ----
+
+constexpr const char* kCogClass = "CogVideoXTransformer3DModel";
+constexpr double kCogOfs = 2.0;  // of its pipelines
+constexpr double kCogNormEpsilon = 1e-5;
+
+bool is_cogvideox(const models::Family& family) {
+  return family.diffusers->class_name == kCogClass;
+}
+
+json cogvideox_recipe(const DiffusersConfig& config) {
+  config.require<std::string>("activation_fn", "gelu-approximate", "gelu-approximate");
+  config.require<std::string>("timestep_activation_fn", "silu", "silu");
+  config.require<bool>("norm_elementwise_affine", true, true);
+  config.require<double>("norm_eps", kCogNormEpsilon, kCogNormEpsilon);
+  config.require<bool>("attention_bias", true, true);
+  config.require<bool>("flip_sin_to_cos", true, true);
+  config.require<int64_t>("freq_shift", 0, 0);
+  const bool has_frames = config.has("patch_size_t");
+  const auto patch_frames = config.get<int64_t>("patch_size_t", 1);
+  KINORA_CHECK(!has_frames || patch_frames > 1, kConfig, config.message(),
+               "patch_size_t must be null, or 2 or more, got ", patch_frames);
+  if (!has_frames) {
+    config.require<bool>("patch_bias", true, true);
+  }
+  const auto in_channels = config.get<int64_t>("in_channels", 16);
+  const auto channels = config.get<int64_t>("out_channels", 16);
+  const bool is_shown = in_channels == 2 * channels;
+  KINORA_CHECK(channels > 0 && (is_shown || in_channels == channels), kConfig, config.message(),
+               "in_channels must be out_channels, or of image to video twice as many, got ",
+               in_channels, " and ", channels);
+  const auto time_channels = config.get<int64_t>("time_embed_dim", 512);
+  if (config.has("ofs_embed_dim")) {
+    config.require<int64_t>("ofs_embed_dim", time_channels, time_channels);
+  }
+  const auto patch = config.get<int64_t>("patch_size", 2);
+  const auto height = config.get<int64_t>("sample_height", 60);
+  const auto width = config.get<int64_t>("sample_width", 90);
+  const auto ratio = config.get<int64_t>("temporal_compression_ratio", 4);
+  KINORA_CHECK(patch > 0 && ratio > 0 && height >= patch && width >= patch, kConfig,
+               config.message(),
+               "patch_size and temporal_compression_ratio must be positive, and sample_height and "
+               "sample_width at least a patch, got ",
+               patch, ", ", ratio, ", ", height, " and ", width);
+  const int64_t frames = (config.get<int64_t>("sample_frames", 49) - 1) / ratio + 1;
+  const bool is_rotary = config.get<bool>("use_rotary_positional_embeddings", false);
+  const bool has_table = config.get<bool>("use_learned_positional_embeddings", false);
+  const auto heads = config.get<int64_t>("num_attention_heads", 30);
+  return {{"depth", config.get<int64_t>("num_layers", 30)},
+          {"hidden", heads * config.get<int64_t>("attention_head_dim", 64)},
+          {"heads", heads},
+          {"patch", patch},
+          {"patch_frames", patch_frames},
+          {"mlp_ratio", kMlpRatio},
+          {"in_channels", channels},
+          {"frames", frames},
+          {"height", height},
+          {"width", width},
+          {"text_channels", config.get<int64_t>("text_embed_dim", 4096)},
+          {"text_tokens", config.get<int64_t>("max_text_seq_length", 226)},
+          {"position_scale", config.get<double>("spatial_interpolation_scale", 1.875)},
+          {"time_position_scale", config.get<double>("temporal_interpolation_scale", 1.0)},
+          {"rotary_3d", is_rotary},
+          {"learned_positions", has_table},
+          {"base_grid", {frames, height / patch, width / patch}},
+          {"time_channels", time_channels},
+          {"ofs", config.has("ofs_embed_dim") ? kCogOfs : 0.0},
+          {"given_embedders", is_shown}};
+}
+
+json describe_cogvideox(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
+  KINORA_CHECK(!model.learn_sigma && !model.text_encoder.any() && own.mlp_ratio == kMlpRatio,
+               kConfig,
+               "[diffusers] model.learn_sigma must be false, model.text_encoder.layers 0 and "
+               "model.mlp_ratio 4 for diffusers, got ",
+               model.learn_sigma, ", ", model.text_encoder.layers, " and ", own.mlp_ratio,
+               ". Hint: write a .safetensors file, which has our names");
+  const bool has_frames = own.patch_frames > 1;
+  constexpr int64_t kFrameCompression = 4;
+  return {{"activation_fn", "gelu-approximate"},
+          {"attention_bias", true},
+          {"attention_head_dim", own.hidden / own.heads},
+          {"in_channels", model.in_channels + models::channels_beside(model)},
+          {"max_text_seq_length", model.text_tokens},
+          {"norm_elementwise_affine", true},
+          {"norm_eps", kCogNormEpsilon},
+          {"num_attention_heads", own.heads},
+          {"num_layers", own.depth},
+          {"ofs_embed_dim", own.ofs > 0 ? json(own.time_channels) : json()},
+          {"out_channels", model.in_channels},
+          {"patch_bias", !has_frames},
+          {"patch_size", own.patch},
+          {"patch_size_t", has_frames ? json(own.patch_frames) : json()},
+          {"sample_frames", (own.base_grid[0] - 1) * kFrameCompression + 1},
+          {"sample_height", own.base_grid[1] * own.patch},
+          {"sample_width", own.base_grid[2] * own.patch},
+          {"spatial_interpolation_scale", own.position_scale},
+          {"temporal_compression_ratio", kFrameCompression},
+          {"temporal_interpolation_scale", own.time_position_scale},
+          {"text_embed_dim", model.text_channels},
+          {"time_embed_dim", own.time_channels},
+          {"use_learned_positional_embeddings", own.learned_positions},
+          {"use_rotary_positional_embeddings", own.rotary_3d}};
+}
+
 /// kConfig where diffusers' class lacks what `model` is.
 void check_multimodal(const ModelConfig& model) {
   const models::TransformerConfig& own = model.transformer;
@@ -421,8 +527,10 @@ bool is_transformer_of(const DiffusersConfig& config, const models::Family& fami
 }
 
 std::string transformer_keys(const DiffusersConfig& config, const models::Family& family) {
-  if (is_wan(family) || is_hunyuan(family)) {
-    json model = is_wan(family) ? wan_recipe(config) : hunyuan_recipe(config);
+  if (is_wan(family) || is_hunyuan(family) || is_cogvideox(family)) {
+    json model = is_wan(family)       ? wan_recipe(config)
+                 : is_hunyuan(family) ? hunyuan_recipe(config)
+                                      : cogvideox_recipe(config);
     model.update({{"architecture", family.key}, {"learn_sigma", false}, {"compression", 8}});
     return model.dump();
   }
@@ -471,6 +579,9 @@ std::string describe_transformer(const ModelConfig& model, const models::Family&
   }
   if (is_hunyuan(family)) {
     return describe_hunyuan(model).dump();
+  }
+  if (is_cogvideox(family)) {
+    return describe_cogvideox(model).dump();
   }
   if (is_multimodal(family)) {
     check_multimodal(model);

@@ -74,6 +74,7 @@ void describe(Fields& fields, SamplingConfig& config) {
               {"ipndm", Method::kIpndm},
               {"dpm++", Method::kDpm},
               {"dpm++_sde", Method::kDpmSde},
+              {"dpm++_sde_chain", Method::kDpmSdeChain},
               {"dpm++_single", Method::kDpmSingle},
               {"deis", Method::kDeis},
               {"unipc", Method::kUniPc},
@@ -109,7 +110,8 @@ void describe(Fields& fields, SamplingConfig& config) {
               {"beta", SigmaSpacing::kBeta},
               {"ays", SigmaSpacing::kAys},
               {"gits", SigmaSpacing::kGits}},
-             "All methods but ddpm, ddim, plms, lcm and tcd: noise levels; timesteps = those of "
+             "All methods but ddpm, ddim, plms, dpm++_sde_chain, lcm and tcd: noise levels; "
+             "timesteps = those of "
              "spacing or of the flow. ays and gits are tuned for Stable Diffusion 1.");
   fields.add(
       "order", config.order,
@@ -132,7 +134,8 @@ void describe(Fields& fields, SamplingConfig& config) {
       "noisy in the middle of the schedule only.",
       between(0, 1));
   fields.add("end_clean", config.end_clean,
-             "ddim, plms, deis, sa_solver, tcd: the last step leads to clean data; false: to the "
+             "ddim, plms, dpm++_sde_chain, deis, sa_solver, tcd: the last step leads to clean "
+             "data; false: to the "
              "noise of timestep 0, as Stable Diffusion's schedulers say (set_alpha_to_one).");
   fields.add("clip_denoised", config.clip_denoised,
              "ddpm, ddim, dpm++*, deis, unipc, sa_solver, heun, lcm, consistency: clip the "
@@ -178,6 +181,9 @@ void describe(Fields& fields, SamplingConfig& config) {
              "After so many steps guidance is on in every other step only; 0 = it is on in all. "
              "Open-Sora 1.3: 10.",
              between(0, static_cast<double>(kMostSteps)));
+  fields.add("guidance_dynamic", config.guidance_dynamic,
+             "In each of n steps the scale is 1 + guidance (1 - cos(pi ((n - t) / n)^5)) / 2 at "
+             "timestep t of a chain, as diffusers' use_dynamic_cfg has it (CogVideoX).");
   fields.add("guidance_rescale", config.guidance_rescale,
              "How far guidance keeps the deviation of the conditional prediction: 0 = not at all, "
              "0.7 = as Lin et al. 2024 advise.",
@@ -204,6 +210,7 @@ diffusion::Guidance SamplingConfig::guidance_of() const {
           .low = guidance_interval[0],
           .high = guidance_interval[1],
           .alternates_after = guidance_alternates_after,
+          .is_dynamic = guidance_dynamic,
           .rescale = guidance_rescale,
           .given_scale = given_guidance,
           .low_noise = low_noise,
@@ -298,6 +305,7 @@ std::optional<SolverPlan> plan_of_levels(const SamplingConfig& config, const Noi
     case Method::kDdpm:
     case Method::kDdim:
     case Method::kPlms:
+    case Method::kDpmSdeChain:
     case Method::kLcm:
     case Method::kTcd:
       break;
@@ -473,6 +481,15 @@ PartialSampler chain_sampler(const SamplingConfig& config, const diffusion::Iddp
                                      .first = first},
                                     {.end_clean = config.end_clean,
                                      .target = diffusion::StepTarget::kNextTimestep}),
+                    start);
+  }
+  if (config.method == Method::kDpmSdeChain) {
+    return begun_at(diffusion::dpm_sde_of_chain({.alphas_cumprod = trained.alphas_cumprod,
+                                                 .timesteps = visited,
+                                                 .prediction = iddpm.prediction(),
+                                                 .limit = limit_of(config),
+                                                 .first = first},
+                                                config.end_clean),
                     start);
   }
   KINORA_CHECK(config.threshold == 0.0, kConfig,

@@ -29,9 +29,10 @@ struct SamplingConfig {
     kDdim,
     kPlms,
     kIpndm,
-    kDpm,        ///< DPM-Solver++ multistep
-    kDpmSde,     ///< with noise
-    kDpmSingle,  ///< single step
+    kDpm,          ///< DPM-Solver++ multistep
+    kDpmSde,       ///< with noise
+    kDpmSdeChain,  ///< likewise, at the levels of a chain itself
+    kDpmSingle,    ///< single step
     kDeis,
     kUniPc,
     kSaSolver,
@@ -66,6 +67,7 @@ struct SamplingConfig {
   diffusion::GuidanceChannels guidance_channels = diffusion::GuidanceChannels::kAll;
   std::vector<double> guidance_interval = {0.0, 1.0};
   int64_t guidance_alternates_after = 0;
+  bool guidance_dynamic = false;
   double guidance_rescale = 0.0;
   double given_guidance = 1.0;
   bool whole_timesteps = false;  // of flows

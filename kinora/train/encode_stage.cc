@@ -56,8 +56,9 @@ void EncodeStage::encode_shown(data::Batch& batch, int64_t step) const {
   if (input_ == models::ShownInput::kPlain) {
     return;
   }
-  if (input_ == models::ShownInput::kFrames) {
-    inference::FrameShowing{.ratios = given_, .seed = seed_, .step = step, .states = states_}
+  if (models::shows_frames(input_)) {
+    inference::FrameShowing{
+        .input = input_, .ratios = given_, .seed = seed_, .step = step, .states = states_}
         .add_to(batch, *encoder_);
     return;
   }
@@ -127,7 +128,7 @@ void EncodeStage::begin(StepSamples& samples) const {
       batch.images = pipelines::draw_latents(moments_of(batch), batch.sample_index, seed_);
       batch.latent_std.reset();
       const bool is_clip = batch.images.dim() == 5 && batch.images.size(2) > 1;
-      const bool gives = given_.weights.sum() > 0.0 && input_ != models::ShownInput::kFrames;
+      const bool gives = given_.weights.sum() > 0.0 && !models::shows_frames(input_);
       if (gives && is_clip && pixels.scalar_type() == at::kByte) {
         batch.given = encode_given(batch, pixels, samples.step);
       }

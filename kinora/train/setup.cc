@@ -91,7 +91,8 @@ void check_frames(const RunConfig& config, const data::Source& source, int64_t f
   // An image encoder's states are those of the first frame, or with a table those of both.
   const models::ModelShape shape = models::shape_of(model);
   const bool takes_first = !shape.reads_both_ends;
-  const bool takes_both = !takes_first || shape.image_states == 0;
+  const bool takes_both =
+      !takes_first || (shape.image_states == 0 && shape.input == models::ShownInput::kFrames);
   diffusion::FrameMaskRatios others = config.frame_masks;
   if (takes_first) {
     others.weights.i2v_head = 0.0;
@@ -150,11 +151,11 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                "[train] train.label_dropout must be at most 2/3 for a U-Net that changes pictures, "
                "which are dropped at as many samples, half of them others, got ",
                config.train.label_dropout);
-  if (models::shape_of(model).input == models::ShownInput::kFrames) {
+  if (models::shows_frames(models::shape_of(model).input)) {
     check_frames(config, source, frames, section);
   }
   KINORA_CHECK(!config.frame_masks.any() || !models::family_of(model).conditions.frame_mask ||
-                   models::shape_of(model).input == models::ShownInput::kFrames ||
+                   models::shows_frames(models::shape_of(model).input) ||
                    models::shape_of(model).given_way != diffusion::GivenWay::kNone,
                kConfig, "[train] frame_masks give frames, which ", models::name_of(model),
                " takes where it embeds them beside the input. Hint: model.given_embedders=true");

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/diffusion/sampler.h"
@@ -58,6 +59,22 @@ at::Tensor predicted(LabelDenoiser& denoiser, const Guidance& guidance, double l
 
 Guidance with(double scale, GuidanceChannels channels = GuidanceChannels::kAll) {
   return {.scale = scale, .channels = channels, .null = labels({kNull, kNull})};
+}
+
+// As CogVideoXPipeline of diffusers computes it with use_dynamic_cfg.
+TEST(GuidanceTest, TheScaleMayChangeWithTheTimestep) {
+  for (const auto& [t, scale] : {std::pair{2.0, 1.0 + 6.0 * 0.0024076366639015803},
+                                 std::pair{0.0, 7.0}, std::pair{4.0, 1.0}}) {
+    LabelDenoiser denoiser(1);
+    Guidance guidance = with(6.0);
+    guidance.is_dynamic = true;
+    GuidedDenoiser guided_denoiser(denoiser, labels({1, 2}), guidance);
+    const at::Tensor times = at::full({1}, t, at::kFloat);
+    guided_denoiser.prepare({{.t = t, .level = 0.5, .number = 0, .count = 4}}, times);
+    const at::Tensor got = guided_denoiser.predict(pictures(), size_t{0});
+    const double uncond = 100.0 * kNull;
+    EXPECT_NEAR(got[0][0][0][0].item<double>(), uncond + scale * (100.0 - uncond), 1e-2) << t;
+  }
 }
 
 TEST(GuidanceTest, MovesAllChannelsOfTheDataAndKeepsTheVariance) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kinora/core/error.h"
+#include "kinora/diffusion/betas.h"
 #include "kinora/diffusion/spacing.h"
 #include "tests/diffusion/records.h"
 
@@ -105,6 +106,22 @@ TEST(ScheduleTest, AChainMayEndInPureNoise) {
   EXPECT_DOUBLE_EQ(s.posterior_mean_coef1[2], std::sqrt(0.9 * 0.8));
   EXPECT_EQ(s.posterior_mean_coef2[2], 0.0);
   EXPECT_EQ(s.log_betas[2], 0.0);
+}
+
+// As CogVideoXDDIMScheduler of diffusers 0.42 has it (snr_shift_scale 3, rescale_betas_zero_snr).
+TEST(ScheduleTest, ASignalMayBeWeakerEverywhere) {
+  const std::vector<double> betas = make_betas(BetaCurve::kScaledLinear, 1000, 0.00085, 0.012);
+  const std::vector<double> usual = alphas_cumprod(betas);
+  const std::vector<double> weak = alphas_cumprod(shifted_snr(betas, 3.0));
+  for (size_t t = 0; t < usual.size(); t += 37) {
+    EXPECT_NEAR(weak[t] / (1.0 - weak[t]) * 3.0, usual[t] / (1.0 - usual[t]),
+                1e-9 * usual[t] / (1.0 - usual[t]));
+  }
+  const std::vector<double> rescaled = alphas_cumprod(zero_terminal_snr(shifted_snr(betas, 3.0)));
+  EXPECT_NEAR(rescaled[0], 0.9974543276430069, 1e-12);
+  EXPECT_NEAR(rescaled[500], 0.0953281008629264, 1e-12);
+  EXPECT_EQ(rescaled[999], 0.0);
+  EXPECT_THROW((void)shifted_snr(betas, 0.0), Error);
 }
 
 TEST(ScheduleTest, RefusesWhatIsNoChain) {

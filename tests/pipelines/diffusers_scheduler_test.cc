@@ -109,6 +109,36 @@ TEST_F(SchedulerSamplingTest, AFileWithoutAChainHasThatOfItsClass) {
   EXPECT_EQ(chain("TCDScheduler")["betas"], "scaled_linear");
 }
 
+TEST_F(SchedulerSamplingTest, ThoseOfCogVideoXAreRead) {
+  const json published = {{"clip_sample", true},  // which they do not read
+                          {"prediction_type", "v_prediction"},
+                          {"rescale_betas_zero_snr", true},
+                          {"timestep_spacing", "trailing"}};
+  for (const auto& [name, method] : {std::pair("CogVideoXDDIMScheduler", "ddim"),
+                                     {"CogVideoXDPMScheduler", "dpm++_sde_chain"}}) {
+    json config = published;
+    config["_class_name"] = name;
+    EXPECT_EQ(recipe(config), json({{"method", method},
+                                    {"sigmas", "timesteps"},
+                                    {"clip_denoised", false},
+                                    {"end_clean", true},
+                                    {"spacing", "trailing"},
+                                    {"steps_offset", 0}}));
+    const json chain = json::parse(objective_recipe(path_));
+    EXPECT_EQ(chain["snr_shift"], 3.0);
+    EXPECT_EQ(chain["betas"], "scaled_linear");
+    EXPECT_EQ(chain["zero_terminal_snr"], true);
+    config["snr_shift_scale"] = 1.0;
+    (void)recipe(config);
+    EXPECT_EQ(json::parse(objective_recipe(path_))["snr_shift"], 1.0);
+  }
+  diffusion::ObjectiveConfig objective;
+  objective.snr_shift = 3.0;
+  const json described = json::parse(describe_scheduler(objective, "0.42.1"));
+  EXPECT_EQ(described["_class_name"], "CogVideoXDDIMScheduler");
+  EXPECT_EQ(described["snr_shift_scale"], 3.0);
+}
+
 // As Wan has it.
 TEST_F(SchedulerSamplingTest, AFlowOfUniPcIsRead) {
   const json wan = {{"_class_name", "UniPCMultistepScheduler"},

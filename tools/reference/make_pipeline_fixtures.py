@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*,hunyuan_video}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*,hunyuan_video,cogvideox,cogvideox_*}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -39,6 +39,11 @@ Of hunyuan_video/ there are a Llama and a CLIP, "pooled" [B + 1, P] beside the s
 [B, 4, 3, 4, 6] and pictures F16 [B, 3, 9, 32, 48]; "latents.guided" are those with true_cfg_scale 3. Its
 tokenizer, whose words are those of the prompt template and of the prompts, is made here.
 
+Of cogvideox/ there are a T5, whose states are 226 of each text, two prompts, noise and latents [B, 4, 3, 4, 6] and
+pictures F16 [B, 3, 9, 32, 48]; "latents.dpm" are those with CogVideoXDPMScheduler and dynamic guidance, whose
+configuration is that metadata. cogvideox_i2v/ and cogvideox_15_i2v/ hold what is different of it, as Wan's do; of the
+latter, whose noise has a frame more, "latents" leave out the first.
+
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
 """
@@ -53,6 +58,7 @@ from unittest import mock
 
 import diffusers
 import diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video as hunyuan_pipeline
+import diffusers.schedulers.scheduling_dpm_cogvideox as cogvideox_dpm
 import numpy as np
 import PIL.Image
 import tokenizers
@@ -575,6 +581,126 @@ def write_hunyuan_video(name, negative):
     report(name, folder, tensors)
 
 
+# As published: of 2B, and of all others.
+COG_CHAIN = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "clip_sample": False,
+             "prediction_type": "v_prediction", "rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+COG_2B = diffusers.CogVideoXDDIMScheduler(**COG_CHAIN, snr_shift_scale=3.0)
+COG_5B = diffusers.CogVideoXDPMScheduler(**COG_CHAIN, snr_shift_scale=1.0)
+COG_STEPS = 4
+
+
+class CogNoise:
+    """Stands for randn_tensor of the scheduler's module, which draws twice in a step."""
+
+    def __init__(self):
+        self.step = -1
+
+    def __call__(self, shape, **_):
+        batch, frames, channels, height, width = shape
+        return torch.stack([philox(SEED, b, math.prod(shape[1:]), SAMPLER_NOISE, self.step)
+                            .reshape(channels, frames, height, width) for b in range(batch)]).transpose(1, 2)
+
+
+def draw_cogvideox(pipeline, output_type, noise, negative, prompts, **more):
+    """Latents [B, C, T, h, w], or pictures [B, 3, T, H, W]."""
+    added = CogNoise()
+    pipeline.scheduler = type(pipeline.scheduler).from_config(pipeline.scheduler.config)
+    step = pipeline.scheduler.step
+
+    def next_step(*arguments, **options):
+        added.step += 1
+        return step(*arguments, **options)
+
+    pipeline.scheduler.step = next_step
+    with mock.patch.object(cogvideox_dpm, "randn_tensor", added):
+        frames = pipeline(prompt=prompts, negative_prompt=[negative] * len(prompts), num_inference_steps=COG_STEPS,
+                          latents=noise.transpose(1, 2).clone(), num_frames=9, height=32, width=48,
+                          output_type=output_type, **more).frames
+    return frames.transpose(1, 2).contiguous()
+
+
+def cogvideox_transformer(**changes):
+    transformer = randomised(diffusers.CogVideoXTransformer3DModel(**(dict(
+        num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=4, time_embed_dim=12,
+        text_embed_dim=16, num_layers=2, sample_width=6, sample_height=4, sample_frames=9) | changes)), 2)
+    if changes.get("use_learned_positional_embeddings"):
+        table = transformer.patch_embed.pos_embedding
+        generator = torch.Generator().manual_seed(4)
+        table.copy_(torch.randn(table.shape, generator=generator).to(torch.bfloat16))
+    return transformer
+
+
+def write_cogvideox(name, negative):
+    levels = 4
+    vae = diffusers.AutoencoderKLCogVideoX(
+        latent_channels=4, block_out_channels=(4,) * levels, layers_per_block=1, norm_num_groups=2,
+        down_block_types=("CogVideoXDownBlock3D",) * levels, up_block_types=("CogVideoXUpBlock3D",) * levels)
+    parts = {"text_encoder": text_encoder(), "transformer": cogvideox_transformer(), "vae": randomised(vae, 3),
+             "scheduler": COG_2B}
+    folder = save_parts(name, parts)
+    shutil.copytree(TESTS / "tokenizers/data/t5_json", folder / "tokenizer")
+    diffusers.CogVideoXPipeline(tokenizer=transformers.T5Tokenizer.from_pretrained(folder / "tokenizer"),
+                                **parts).save_config(folder)
+    pipeline = open_pipeline(diffusers.CogVideoXPipeline, folder)
+    prompts = [PROMPTS[1], "two green stars " * 110]
+    noise = initial_noise(len(prompts), 4, 3, 4, 6)
+    with torch.no_grad():
+        states, null = pipeline.encode_prompt(prompts, [negative] * len(prompts))
+        states = torch.cat([states, null[:1]])
+        tensors = {"noise": noise, "states": states.flatten(0, 1), "lengths": torch.full([len(states)], 226),
+                   "latents": draw_cogvideox(pipeline, "latent", noise, negative, prompts),
+                   "pictures": draw_cogvideox(pipeline, "pt", noise, negative, prompts).half()}
+        pipeline.scheduler = COG_5B
+        tensors["latents.dpm"] = draw_cogvideox(pipeline, "latent", noise, negative, prompts, use_dynamic_cfg=True)
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts), "latents.dpm": COG_5B.to_json_string()})
+    report(name, folder, tensors)
+
+
+# Image to video: the transformer's configuration, and the autoencoder's.
+COGS = {
+    "cogvideox_i2v": ({"use_rotary_positional_embeddings": True, "use_learned_positional_embeddings": True},
+                      {"invert_scale_latents": True}),
+    "cogvideox_15_i2v": ({"use_rotary_positional_embeddings": True, "patch_size_t": 2, "patch_bias": False,
+                          "ofs_embed_dim": 12, "sample_width": 8, "sample_height": 8}, {}),
+}
+
+
+def write_cogvideox_beside(name, negative):
+    changes, of_vae = COGS[name]
+    base = TESTS / "inference/data/cogvideox"
+    folder = save_parts(name, {"transformer": cogvideox_transformer(in_channels=8, **changes), "scheduler": COG_5B})
+    picture = smooth_picture(1, 32, 48)
+    picture.save(folder / "first.png")
+    opened = open_pipeline(diffusers.CogVideoXPipeline, base)
+    opened.vae.register_to_config(**of_vae)
+    (folder / "vae").mkdir()
+    opened.vae.save_config(folder / "vae")
+    pipeline = diffusers.CogVideoXImageToVideoPipeline(
+        tokenizer=opened.tokenizer, text_encoder=opened.text_encoder, vae=opened.vae, scheduler=COG_5B,
+        transformer=diffusers.CogVideoXTransformer3DModel.from_pretrained(folder / "transformer", dtype=torch.float32))
+    pipeline.save_config(folder)
+    pipeline.set_progress_bar_config(disable=True)
+    prompts = [PROMPTS[1], PROMPTS[0]]
+    before = 1 if "patch_size_t" in changes else 0
+    noise = initial_noise(len(prompts), 4, 3 + before, 4, 6)
+
+    def mode(encoded, generator=None, sample_mode="sample"):
+        return encoded.latent_dist.mode()
+
+    def draw(output_type):
+        with mock.patch("diffusers.pipelines.cogvideo.pipeline_cogvideox_image2video.retrieve_latents", mode):
+            return draw_cogvideox(pipeline, output_type, noise, negative, prompts, image=[picture] * len(prompts))
+
+    with torch.no_grad():
+        tensors = {"noise": noise, "latents": draw("latent")[:, :, before:].contiguous(), "pictures": draw("pt").half()}
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts)})
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -695,7 +821,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
     wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner", "flux",
-                              "sd3", "wan", *WANS, "hunyuan_video"]
+                              "sd3", "wan", *WANS, "hunyuan_video", "cogvideox", *COGS]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -748,3 +874,8 @@ if __name__ == "__main__":
     # As the published HunyuanVideo has it.
     if "hunyuan_video" in wanted:
         write_hunyuan_video("hunyuan_video", "blurry, of low quality")
+    if "cogvideox" in wanted:
+        write_cogvideox("cogvideox", "blurry, of low quality")
+    for name in COGS:
+        if name in wanted:
+            write_cogvideox_beside(name, "blurry, of low quality")
