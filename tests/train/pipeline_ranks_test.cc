@@ -62,7 +62,8 @@ TEST_P(StagesTest, EqualOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, StagesTest,
                          testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
-                                         "vdit", "sd3", "flux", "hunyuan_video", "wan"),
+                                         "vdit", "sd3", "flux", "hunyuan_video", "cogvideox",
+                                         "wan"),
                          [](const auto& info) { return std::string(info.param); });
 
 /// How four ranks divide the work.

@@ -75,7 +75,8 @@ TEST_P(FamiliesTest, LowRankUpdatesEqualOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesTest,
                          testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
-                                         "vdit", "sd3", "flux", "hunyuan_video", "wan"),
+                                         "vdit", "sd3", "flux", "hunyuan_video", "cogvideox",
+                                         "wan"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(TensorRanksTest, WithEveryStageEqualsOneRank) {

@@ -50,6 +50,11 @@ inline RunConfig tiny_of(const std::string& architecture) {
     config.model.pooled_channels = 6;
     config.model.transformer.parallel_depth = 2;
   }
+  if (architecture == "cogvideox") {
+    config.frame_masks = {};
+    config.model.learn_sigma = false;
+    config.model.transformer.time_channels = 12;
+  }
   if (architecture == "stdit3") {
     config.model.transformer.qk_norm = ops::Switch::kOn;
   }
