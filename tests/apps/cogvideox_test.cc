@@ -24,7 +24,7 @@ constexpr const char* kRecipe = R"(model:
   height: 4
   width: 6
   compression: 8
-  num_classes: 1
+  num_classes: 0
   learn_sigma: false
   text_channels: 16
   text_tokens: 226

@@ -120,7 +120,7 @@ at::Tensor with_whole_patches(const at::Tensor& x, int64_t patch_frames) {
 }
 
 /// Dims of the weight that embeds patches: 1.5's are a linear's.
-int64_t patch_dims(const TransformerConfig& config) {
+int64_t cog_patch_dims(const TransformerConfig& config) {
   return config.patch_frames > 1 ? 1 : 2;
 }
 
@@ -232,7 +232,7 @@ at::Tensor CogVideoXFinalLayer::forward(const at::Tensor& x, const at::Tensor& c
 
 CogVideoX::CogVideoX(const ModelConfig& config)
     : BlockModel(config),
-      x_embedder(config, patch_dims(config.transformer)),
+      x_embedder(config, cog_patch_dims(config.transformer)),
       t_embedder(config.transformer.time_channels, config.time_scale, config.transformer.hidden),
       context_embedder(config.text_channels, config.transformer.hidden,
                        nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden)),
