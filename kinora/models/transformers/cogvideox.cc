@@ -192,7 +192,8 @@ CogVideoXBlock::CogVideoXBlock(const TransformerConfig& config)
   add_child("mlp", mlp);
 }
 
-Tensors CogVideoXBlock::forward(const Tensors& streams, const JointInputs& inputs) const {
+Tensors CogVideoXBlock::forward(const Tensors& streams, const JointInputs& inputs,
+                                bool ends) const {
   const nn::Sequence& sequence = *inputs.tokens.sequence;
   const Tensors m1 = norm1.vectors(inputs.condition);
   const Tensors attended = sequence.branch(ops::BranchKind::kSpace, [&] {
@@ -200,9 +201,11 @@ Tensors CogVideoXBlock::forward(const Tensors& streams, const JointInputs& input
   });
   const Tensors mixed = with_added(streams, m1, attended[0]);
   const Tensors m2 = norm2.vectors(inputs.condition);
-  const Tensors hidden = sequence.branch(
-      ops::BranchKind::kMlp, [&] { return Tensors{mlp.forward(norm2.forward(mixed, m2))}; });
-  Tensors out = with_added(mixed, m2, hidden[0]);
+  const Tensors hidden = sequence.branch(ops::BranchKind::kMlp, [&] {
+    return Tensors{mlp.forward(ends ? norm2.of_clip(mixed[0], m2) : norm2.forward(mixed, m2))};
+  });
+  Tensors out =
+      ends ? Tensors{gated_sum(mixed[0], m2[2], hidden[0])} : with_added(mixed, m2, hidden[0]);
   out[0] = tapped(out[0]);
   return out;
 }
@@ -313,7 +316,8 @@ double CogVideoX::macs(const ModelConfig& config) {
   const double all = text + m.tokens;
   const double block = all * (4 * m.hidden * m.hidden + 2 * m.hidden * mlp_width) +
                        2 * all * all * m.hidden + 4 * kStreamVectors * m.hidden * time;
-  return m.model(block) + text * static_cast<double>(config.text_channels) * m.hidden;
+  return m.model(block) + text * static_cast<double>(config.text_channels) * m.hidden -
+         text * 2 * m.hidden * mlp_width;  // the last block's text goes no further
 }
 
 void CogVideoX::to_device(const at::Device& device) {
@@ -353,13 +357,14 @@ Tensors CogVideoX::through_all(const Tensors& streams, const at::Tensor& c,
   const int64_t count = config().transformer.depth;
   const auto all = [&](Streams in, int64_t first, int64_t end) {
     for (int64_t use = first; use < end; ++use) {
-      const auto body = [&block = blocks[use], tokens](const Tensors& inputs) {
+      const auto body = [&block = blocks[use], tokens,
+                         ends = use + 1 == count](const Tensors& inputs) {
         return block.forward({inputs[0], inputs[1]},
-                             JointInputs{.condition = inputs[2], .tokens = tokens});
+                             JointInputs{.condition = inputs[2], .tokens = tokens}, ends);
       };
       in = run_block(body, std::move(in), {c}, use < recompute_blocks(), hook(), block_bucket(use));
     }
-    return end == count ? Streams{in[0]} : in;
+    return in;
   };
   const at::Tensor out = through_blocks(streams, count, pass, all, [&] {
     at::Tensor h;

@@ -54,8 +54,9 @@ class SharedAttention : public nn::Module {
 class CogVideoXBlock : public nn::Module {
  public:
   explicit CogVideoXBlock(const TransformerConfig& config);
+  /// ends: nothing reads the text behind it, which is left out.
   [[nodiscard]] std::vector<at::Tensor> forward(const std::vector<at::Tensor>& streams,
-                                                const JointInputs& inputs) const;
+                                                const JointInputs& inputs, bool ends) const;
   /// The norm that attention reads of the clip.
   [[nodiscard]] at::Tensor first_norm(const at::Tensor& clip, const at::Tensor& condition) const;
 
