@@ -114,7 +114,8 @@ TEST_F(DataSearchBatchTest, RefusesWhatItCannotSearch) {
   EXPECT_THAT(refusal({"--largest", "--step-seconds", "1"}), HasSubstr("--step-seconds"));
   EXPECT_THAT(
       refusal({"model.architecture=stdit"}),
-      HasSubstr("STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, Wan, UNet and ClassUNet"));
+      HasSubstr(
+          "STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, Wan, LTXVideo, UNet and ClassUNet"));
 }
 
 }  // namespace data_search_batch_test
