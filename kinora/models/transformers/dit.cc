@@ -1,21 +1,18 @@
 #include "kinora/models/transformers/dit.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/exp.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/sin.h>
 
 #include <cmath>
 #include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
+#include "kinora/models/layers/time_waves.h"
 #include "kinora/models/transformers/branches.h"
 #include "kinora/models/transformers/grid.h"
 #include "kinora/models/transformers/seams.h"
@@ -30,7 +27,6 @@
 namespace kinora::models {
 namespace {
 
-constexpr int64_t kFrequencyDims = 256;
 constexpr double kMaxPeriod = 10000.0;
 constexpr double kEmbeddingStd = 0.02;
 
@@ -84,14 +80,10 @@ at::Tensor VectorEmbedder::forward(const at::Tensor& vector) const {
 }
 
 TimestepEmbedder::TimestepEmbedder(int64_t hidden, double time_scale)
-    : VectorEmbedder(kFrequencyDims, hidden), time_scale_(time_scale) {}
+    : VectorEmbedder(kTimeWaves, hidden), time_scale_(time_scale) {}
 
 at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
-  constexpr int64_t kHalf = kFrequencyDims / 2;
-  const at::Tensor frequencies =
-      at::exp(at::arange(kHalf, t.options()) * (-std::log(kMaxPeriod) / kHalf));
-  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;  // [B, 128]
-  return VectorEmbedder::forward(at::cat({at::cos(angles), at::sin(angles)}, 1));
+  return VectorEmbedder::forward(time_waves(t * time_scale_));
 }
 
 LabelEmbedder::Table::Table(const ModelConfig& config)
