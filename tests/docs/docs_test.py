@@ -42,6 +42,7 @@ for name in ("opensora2-256px", "opensora2-i2v"):
 SMALL_MODELS["hunyuan-video-lora"] = ["model.depth=1", "model.parallel_depth=1", "model.refiner_depth=1",
                                      "model.hidden=192", "model.heads=6", "model.rotary_axes=[4, 14, 14]", *SMALL_CLIPS]
 SMALL_MODELS["wan-lora"] = [*SMALL_TRANSFORMER, *SMALL_CLIPS]
+SMALL_MODELS["ltx-lora"] = [*SMALL_TRANSFORMER, "model.height=4", "model.width=6", "data.height=128", "data.width=192"]
 SMALL_MODELS["wan-i2v-lora"] = ["model.heads=4", *SMALL_TRANSFORMER, *SMALL_CLIPS]
 
 
