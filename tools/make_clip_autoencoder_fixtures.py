@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae,wan_vae_residual,cogvideox_vae}.safetensors, and wan_vae_names.json:
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae,wan_vae_residual,cogvideox_vae,ltx_vae,ltx_vae_told}.safetensors, and wan_vae_names.json:
 what autoencoders of clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
-(AutoencoderKLHunyuanVideo, AutoencoderKLWan, AutoencoderKLCogVideoX and AutoencoderKL; the rest is in reference/).
+(AutoencoderKLHunyuanVideo, AutoencoderKLWan, AutoencoderKLCogVideoX, AutoencoderKLLTXVideo and AutoencoderKL; the rest is in reference/).
 
   CASE.output        [B, C, T, H, W], where CASE is encode, decode, encode_image, decode_image
   grad.CASE.KEY      [2]: norm, and product with values(KEY), of the gradient of
@@ -14,6 +14,7 @@ With names as arguments it writes only those.
 import json
 import pathlib
 import sys
+from unittest import mock
 
 import torch
 
@@ -215,8 +216,47 @@ def cogvideox():
         "decode_image": (decode, [1, 2, 1, 2, 3], False), "decode_even": (decode, [1, 2, 4, 2, 3], False)})
 
 
+def ltx():
+    """ltx_vae is as 0.9's; ltx_vae_told has the encoder of 0.9.5's and the decoder of 0.9.1's, told LEVEL."""
+    from diffusers import AutoencoderKLLTXVideo
+    from diffusers.models.normalization import RMSNorm
+
+    RMSNorm.forward = lambda self, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)  # theirs is float32
+    first = {"latent_channels": 4, "block_out_channels": [4, 6, 8], "decoder_block_out_channels": [4, 6, 8],
+             "layers_per_block": [1, 1, 1, 1], "decoder_layers_per_block": [1, 1, 2, 1],
+             "spatio_temporal_scaling": [True, True, False], "decoder_spatio_temporal_scaling": [True, True, False],
+             "decoder_inject_noise": [False] * 4, "upsample_residual": [False] * 3, "upsample_factor": [1] * 3,
+             "down_block_types": ["LTXVideoDownBlock3D"] * 3, "patch_size": 2}
+    told = {"latent_channels": 4, "block_out_channels": [4, 8, 8, 16], "decoder_block_out_channels": [8, 16],
+            "layers_per_block": [1, 1, 1, 2], "decoder_layers_per_block": [1, 2, 1],
+            "spatio_temporal_scaling": [True, True, True], "decoder_spatio_temporal_scaling": [True, True],
+            "decoder_inject_noise": [False, True, True], "upsample_residual": [True, True], "upsample_factor": [2, 2],
+            "down_block_types": ["LTXVideo095DownBlock3D"] * 3, "patch_size": 2, "timestep_conditioning": True,
+            "downsample_type": ["spatial", "temporal", "spatiotemporal"], "encoder_causal": False,
+            "decoder_causal": True, "spatial_compression_ratio": 8, "temporal_compression_ratio": 4}
+    write_ltx("ltx_vae", first, AutoencoderKLLTXVideo(**first))
+    write_ltx("ltx_vae_told", told, AutoencoderKLLTXVideo(**told))
+
+
+LEVEL = 0.05
+
+
+def write_ltx(name, config, model):
+    from philox import DecoderNoise
+
+    def decode(z):
+        level = torch.full([len(z)], LEVEL, dtype=z.dtype) if config.get("timestep_conditioning") else None
+        with mock.patch("torch.randn", DecoderNoise(model)):
+            return model.decoder(z, level)
+
+    write(name, config, model, {
+        "encode": (model.encoder, [2, 3, 5, 16, 24], True), "decode": (decode, [1, 4, 3, 2, 3], True),
+        "encode_image": (model.encoder, [1, 3, 1, 16, 24], False),
+        "decode_image": (decode, [1, 4, 1, 2, 3], False)})
+
+
 MAKERS = {"cogvideox_vae": cogvideox, "hunyuan_vae": hunyuan, "opensora_vae": opensora, "opensora_causal_vae": opensora_causal,
-          "dc_ae_video": dc_ae, "wan_vae": wan, "wan_vae_names": wan_names}
+          "dc_ae_video": dc_ae, "wan_vae": wan, "wan_vae_names": wan_names, "ltx_vae": ltx}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -138,6 +138,9 @@ int run(const EncodeTextsArguments& arguments) {
       .piece = encoder->piece(),
       .pads = models::pads_captions(config.model),
       .cleans = arguments.clean.value_or(inference::cleans_captions(config.model))};
+  if (models::family_of(config.model).fills_captions) {
+    encoder->set_fill({.length = tokens.max_length, .id = tokenizer->pad_id().value_or(0)});
+  }
   const pipelines::CaptionEmbeddingOptions options{
       .out = arguments.out,
       .dtype = device::dtype_of(inference::compute_type(arguments.dtype)),

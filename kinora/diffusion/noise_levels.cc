@@ -262,6 +262,10 @@ Sigmas flow_sigmas(const FlowSigmas& options) {
     sigma = shift.shifted(sigma);
   }
   if (options.terminal.has_value()) {
+    KINORA_CHECK(
+        sigmas.back() < 1.0, kConfig,
+        "[sampler] the last of the levels can be set where there are 2 steps or more, got ",
+        options.num_steps);
     const double scale = (1.0 - sigmas.back()) / (1.0 - *options.terminal);
     for (double& sigma : sigmas) {
       sigma = 1.0 - (1.0 - sigma) / scale;

@@ -393,11 +393,14 @@ double size_shift(const Objective& objective, const ClipExtent& clip) {
   if (flow != nullptr && !flow->shift_by_tokens.empty()) {
     const double few = flow->shift_by_tokens.at(0);
     const double many = flow->shift_by_tokens.at(1);
+    const int64_t few_tokens = flow->shift_tokens.at(0);
+    const int64_t many_tokens = flow->shift_tokens.at(1);
     if (flow->token_shift == RectifiedFlow::TokenShift::kFlux) {
-      return dynamic_shift(clip.tokens, few, many);
+      return dynamic_shift(clip.tokens, few, many, few_tokens, many_tokens);
     }
     const auto frames = static_cast<int64_t>(clip.latent_frames);
-    return linear_shift(clip.tokens / frames, few, many) * std::sqrt(clip.latent_frames);
+    return linear_shift(clip.tokens / frames, few, many, few_tokens, many_tokens) *
+           std::sqrt(clip.latent_frames);
   }
   if (flow == nullptr || !flow->shift_by_size) {
     return 1.0;

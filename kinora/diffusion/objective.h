@@ -8,6 +8,7 @@
 
 #include "kinora/core/philox.h"
 #include "kinora/diffusion/loss_weights.h"
+#include "kinora/diffusion/noise_levels.h"
 #include "kinora/diffusion/prediction.h"
 #include "kinora/diffusion/schedule.h"
 #include "kinora/diffusion/shaped_noise.h"
@@ -87,8 +88,9 @@ struct RectifiedFlow {
     kFlux,       ///< numbers are logarithms, tokens all of them
     kOpenSora2,  ///< numbers are shifts, tokens those of a frame; times sqrt(frames)
   };
-  /// Two numbers, at kFewTokens and at kManyTokens, see size_shift(); []: none.
+  /// Two numbers, at shift_tokens, see size_shift(); []: none.
   std::vector<double> shift_by_tokens = {};
+  std::vector<int64_t> shift_tokens = {kFewTokens, kManyTokens};
   TokenShift token_shift = TokenShift::kFlux;
   /// Latent frames of the chunks that a clip is encoded in, of which size_shift() counts all but
   /// the first (Open-Sora 1.3); 0: it counts all.

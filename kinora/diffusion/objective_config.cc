@@ -128,15 +128,28 @@ void describe(Fields& fields, ObjectiveConfig& config) {
       "shift_by_size", config.shift_by_size,
       "flow: multiply the shift by sqrt(pixels / 512^2) sqrt(latent frames) (Open-Sora 1.2).");
   fields
-      .add(
-          "shift_by_tokens", config.shift_by_tokens,
-          "flow: multiply the shift by one whose logarithm is these two numbers at 256 and at 4096 "
-          "tokens of the model, and on a line through them elsewhere (Flux: [0.5, 1.15]); [] = "
-          "not.",
-          between(-10, 10))
+      .add("shift_by_tokens", config.shift_by_tokens,
+           "flow: multiply the shift by one whose logarithm is these two numbers at shift_tokens "
+           "tokens of the model, and on a line through them elsewhere (Flux: [0.5, 1.15]); [] = "
+           "not.",
+           between(-10, 10))
       .check("be [] or two numbers, and [] beside shift_by_size", [&config] {
         return config.shift_by_tokens.empty() ||
                (config.shift_by_tokens.size() == 2 && !config.shift_by_size);
+      });
+  fields
+      .add("shift_tokens", config.shift_tokens,
+           "flow: the two numbers of tokens that shift_by_tokens is said of (LTX-Video: "
+           "[1024, 4096]).",
+           between(1, 1e9))
+      .check("be two numbers, the second greater",
+             [&config] {
+               return config.shift_tokens.size() == 2 &&
+                      config.shift_tokens[0] < config.shift_tokens[1];
+             })
+      .check("be [256, 4096] without shift_by_tokens", [&config] {
+        return !config.shift_by_tokens.empty() ||
+               config.shift_tokens == ObjectiveConfig{}.shift_tokens;
       });
   fields
       .add(
@@ -186,6 +199,7 @@ Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
                        .toward_data = config.toward_data,
                        .shift_by_size = config.shift_by_size,
                        .shift_by_tokens = config.shift_by_tokens,
+                       .shift_tokens = config.shift_tokens,
                        .token_shift = config.token_shift,
                        .shift_chunk = config.shift_chunk};
 }

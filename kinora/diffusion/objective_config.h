@@ -35,6 +35,7 @@ struct ObjectiveConfig {
   double shift = 1.0;                                                        // flow
   bool shift_by_size = false;                                                // flow
   std::vector<double> shift_by_tokens = {};                                  // flow
+  std::vector<int64_t> shift_tokens = {kFewTokens, kManyTokens};             // flow
   RectifiedFlow::TokenShift token_shift = RectifiedFlow::TokenShift::kFlux;  // flow
   int64_t shift_chunk = 0;                                                   // flow
   bool toward_data = false;                                                  // flow

@@ -39,6 +39,10 @@ std::unique_ptr<models::Autoencoder> open_decoder(const ModelRecipe& recipe,
       pipelines::open_autoencoder(path, device, compute_type(recipe.precision));
   decoder->set_memory_budget(
       static_cast<int64_t>(choice.memory_gib.value_or(recipe.autoencoder.memory_gib) * kGiB));
+  const AutoencoderOptions& options = recipe.autoencoder;
+  decoder->set_decode_noise(
+      {.level = options.decode_level,
+       .mixed = options.decode_noise < 0.0 ? options.decode_level : options.decode_noise});
   return decoder;
 }
 

@@ -21,6 +21,14 @@ pipelines::TextBatchEncoder batches_of(models::TextEncoder& encoder, const TextO
       encoder, text.micro_batch > 0 ? text.micro_batch : TextOptions::kMicroBatch);
 }
 
+/// Has the encoder read padding behind texts where the model's reads it.
+void fill_texts(models::TextEncoder& encoder, const ModelRecipe& recipe,
+                const data::CaptionTokens& tokens) {
+  if (models::family_of(recipe.model).fills_captions) {
+    encoder.set_fill({.length = tokens.max_length, .id = tokens.tokenizer->pad_id().value_or(0)});
+  }
+}
+
 }  // namespace
 
 void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& tokens) {
@@ -53,6 +61,7 @@ std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
   check_text_encoder(recipe, tokens);
   auto model = pipelines::open_text_encoder(
       text.encoder, {.device = device, .type = compute_type(text.precision), .ranks = ranks});
+  fill_texts(*model, recipe, tokens);
   const pipelines::TextBatchEncoder encoder = batches_of(*model, text);
   return std::make_unique<FrozenTextEncoder>(FrozenTextEncoder{std::move(model), encoder});
 }
@@ -64,6 +73,7 @@ Prompts prompts_of_encoder(const std::vector<std::string>& captions, const Model
   check_text_encoder(recipe, tokens);
   const auto encoder = open_fitting_text_encoder(
       recipe.text.encoder, {.device = device, .type = compute_type(recipe.text.precision)});
+  fill_texts(*encoder, recipe, tokens);
   encode(prompts, batches_of(*encoder, recipe.text));
   prompts.origin = recipe.text.encoder + (tokens.cleans ? ", cleaned" : "");
   return prompts;

@@ -40,8 +40,14 @@ namespace fs = std::filesystem;
 /// Captions that are encoded at once.
 constexpr size_t kAtOnce = 32;
 
+bool fills_captions(const models::ModelConfig& model) {
+  return models::family_of(model).fills_captions;
+}
+
+/// Whether they are taken as they are written.
 bool keeps_captions(const models::ModelConfig& model) {
-  return models::family_of(model).keeps_captions;
+  return models::family_of(model).keeps_captions || fills_captions(model) ||
+         models::pads_captions(model);
 }
 
 /// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights. Returns
@@ -53,8 +59,8 @@ int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
   const std::string reads = reads_clip ? "CLIP"
                             : models::pads_captions(model) && model.pooled_channels > 0
                                 ? "T5 and CLIP"
-                            : keeps_captions(model) ? "Llama and CLIP"
-                                                    : "T5";
+                            : models::family_of(model).keeps_captions ? "Llama and CLIP"
+                                                                      : "T5";
   KINORA_CHECK(encoder->kind() == reads, kConfig, "[sample] the text encoder of ", path, " is a ",
                encoder->kind(), ", but ", models::name_of(model), " reads ", reads,
                "'s states. Hint: take both from one pipeline");
@@ -78,7 +84,7 @@ int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
 
 /// What is done to captions, in words.
 std::string cleaning_of(const models::ModelConfig& model, const CaptionOptions& options) {
-  if (models::pads_captions(model) || keeps_captions(model)) {
+  if (keeps_captions(model)) {
     return "as written";
   }
   if (models::family_of(model).tidies_captions) {
@@ -89,7 +95,7 @@ std::string cleaning_of(const models::ModelConfig& model, const CaptionOptions& 
 
 std::string cleaned(const std::string& text, const models::ModelConfig& model,
                     const CaptionOptions& options) {
-  if (models::pads_captions(model) || keeps_captions(model)) {
+  if (keeps_captions(model)) {
     return text;
   }
   if (models::family_of(model).tidies_captions) {
@@ -397,6 +403,9 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                                  .says = options.says,
                                                  .adapters = adapters});
   add_to(*encoder, learned);
+  if (fills_captions(recipe.model)) {
+    encoder->set_fill({.length = shape.length, .id = pad_id(tokenizer)});
+  }
   std::vector<data::Text> states = encoded(*encoder, numbers, shape,
                                            {.weights = options.weights,
                                             .empty = tokenizer.encode("").ids,

@@ -47,6 +47,14 @@ void describe_autoencoder(Fields& fields, AutoencoderOptions& autoencoder) {
              "GiB that its activations may take; within them the same numbers are computed piece "
              "by piece. 0 = no limit.",
              between(0, 1e6));
+  fields.add("decode_level", autoencoder.decode_level,
+             "Of drawing: how noisy latents are, as a decoder is told that wants to know it "
+             "(LTX-Video from 0.9.1 on: 0.05).",
+             between(0, 1));
+  fields.add("decode_noise", autoencoder.decode_noise,
+             "Of drawing, with such a decoder: how much of the latents becomes noise before "
+             "(0.025); less than 0 = decode_level.",
+             between(-1, 1));
 }
 
 void describe_text(Fields& fields, TextOptions& text) {

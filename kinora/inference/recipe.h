@@ -32,8 +32,10 @@ enum class Path { kAuto, kPlain, kFast };
 struct AutoencoderOptions {
   std::string path;
   Precision precision = Precision::kBf16;
-  int64_t micro_batch = 0;  ///< 0: kMicroBatch
-  double memory_gib = 0.0;  ///< 0: no limit
+  int64_t micro_batch = 0;     ///< 0: kMicroBatch
+  double memory_gib = 0.0;     ///< 0: no limit
+  double decode_level = 0.0;   ///< models::DecodeNoise
+  double decode_noise = -1.0;  ///< likewise; less than 0: decode_level
 
   static constexpr int64_t kMicroBatch = 32;
 };

@@ -125,7 +125,7 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
 bool cleans_captions(const models::ModelConfig& model) {
   const models::Family& family = models::family_of(model);
   return !family.conditions.pooled && !family.tidies_captions && !family.keeps_captions &&
-         !models::pads_captions(model);
+         !family.fills_captions && !models::pads_captions(model);
 }
 
 }  // namespace kinora::inference

@@ -11,6 +11,7 @@
 #include "kinora/models/transformers/dit.h"
 #include "kinora/models/transformers/latte.h"
 #include "kinora/models/transformers/latte_t2v.h"
+#include "kinora/models/transformers/ltx_video.h"
 #include "kinora/models/transformers/mmdit.h"
 #include "kinora/models/transformers/original_names.h"
 #include "kinora/models/transformers/pixart.h"
@@ -151,6 +152,15 @@ PublishedSize wan_shown(std::string name, int64_t images, int64_t positions) {
   made.values.transformer.given_embedders = true;
   made.values.transformer.image_channels = images;
   made.values.transformer.image_positions = positions;
+  return made;
+}
+
+/// Of LTX-Video.
+PublishedSize ltx_size(std::string name, int64_t depth, int64_t hidden, int64_t heads) {
+  PublishedSize made = text_size(std::move(name), depth, hidden, heads, kT5Width, 128);
+  made.values.compression = 32;
+  made.values.frame_compression = 8;
+  made.values.transformer.patch = 1;
   return made;
 }
 
@@ -426,6 +436,24 @@ std::deque<Family> make_families() {
                                     .naming = wan_naming,
                                     .find_naming = find_wan_naming},
        .original_naming = original_wan_naming},
+      // HaCohen et al. 2024, "LTX-Video: realtime video latent diffusion".
+      {.key = "ltx_video",
+       .name = "LTXVideo",
+       .is_video = true,
+       .conditions = {.text = true, .tokens = true, .fps = true, .frame_mask = true},
+       .takes_any_size = true,
+       .fills_captions = true,
+       .spans = {nn::Span::kClip},
+       .attends_as_stream = true,
+       .sizes = {ltx_size("2B", 28, 2048, 32), ltx_size("13B", 48, 4096, 32)},
+       .resolve = LtxVideo::resolve,
+       .macs = LtxVideo::macs,
+       .make = make<LtxVideo>,
+       .diffusers = DiffusersFamily{.class_name = "LTXVideoTransformer3DModel",
+                                    .pipeline = "",
+                                    .is_flow = true,
+                                    .naming = ltx_video_naming,
+                                    .find_naming = find_ltx_video_naming}},
       // Rombach et al. 2022, "High-resolution image synthesis with latent diffusion models";
       // Podell et al. 2023, "SDXL: improving latent diffusion models".
       of_unets({.key = "unet",

@@ -128,13 +128,19 @@ struct Family {
   bool tidies_captions = false;
   /// They are taken as they are written, without padding (HunyuanVideo's language model).
   bool keeps_captions = false;
+  /// They are taken as they are written, and padding behind them is read by the frozen text encoder
+  /// but not by the model (LTX-Video).
+  bool fills_captions = false;
   /// Among which tokens its attentions go, when it has no windows. []: ranks cannot divide them.
   std::vector<nn::Span> spans = {};
   bool has_text_stream = false;  ///< captions are tokens of the blocks, as the image is
-  bool qk_norm = false;          ///< as published
   /// Clips of any number of frames are taken, though patches have several: the model fills the
   /// first.
   bool fills_patches = false;
+  /// Its attention is nn::Sequence::stream_attention, as that of blocks with a text stream, without
+  /// one.
+  bool attends_as_stream = false;
+  bool qk_norm = false;  ///< as published
   /// The keys that it reads of those that not all transformers read: "window".
   std::vector<std::string> own_keys = {};
   std::vector<PublishedSize> sizes = {};

@@ -66,9 +66,19 @@ class Costs {
       return "not where ranks divide the linears, too";
     }
     const bool has_rings = plan_.ring_inside * plan_.ring_across > 1;
+    const bool divides_streams = plan_.scheme != SequenceScheme::kDsp &&
+                                 plan_.scheme != SequenceScheme::kFastSeq &&
+                                 plan_.scheme != SequenceScheme::kMegatron;
+    if (facts_.frames_are_streams) {
+      if (!divides_streams) {
+        return "not for norms over all heads";
+      }
+      if (has_rings && facts_.tokens_a_frame % facts_.ranks != 0) {
+        return "the tokens do not divide, as rings need";
+      }
+    }
     if (facts_.text_tokens > 0) {
-      if (plan_.scheme == SequenceScheme::kDsp || plan_.scheme == SequenceScheme::kFastSeq ||
-          plan_.scheme == SequenceScheme::kMegatron) {
+      if (!divides_streams) {
         return "not for text and image together";
       }
       if (has_rings && !facts_.reads_padding) {

@@ -70,7 +70,9 @@ struct SequenceFacts {
   /// Of captions that have a stream of their own, nn::Sequence::stream_attention; 0: none have.
   int64_t text_tokens = 0;
   bool reads_padding = true;  ///< all text_tokens of each caption
-  int64_t windows = 0;        ///< nn::Sequence::window_attention, which by any scheme divides heads
+  /// Attention is that of streams though there are no text_tokens: those of each frame.
+  bool frames_are_streams = false;
+  int64_t windows = 0;  ///< nn::Sequence::window_attention, which by any scheme divides heads
   int64_t element_bytes = 2;
   /// Of a rank's products, to see what they hide; infinite: nothing.
   double flops_per_s = std::numeric_limits<double>::infinity();

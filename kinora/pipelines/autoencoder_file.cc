@@ -98,9 +98,15 @@ fs::path weights_in(const fs::path& folder) {
 
 /// Adds what the file has where it is of an autoencoder of clips; config: the text of config.json.
 bool find_clips(Found& found, WeightsFile& file, const std::string& config) {
-  const auto of_clips = clip_autoencoder_config(config, file.names());
+  auto of_clips = clip_autoencoder_config(config, file.names());
   if (!of_clips) {
     return false;
+  }
+  for (const auto& [name, values] : statistics_of(*of_clips)) {
+    KINORA_CHECK(file.contains(name), kIo, "[autoencoder] ", file.path(), " has no ", name);
+    const at::Tensor tensor = file.read(name).to(at::kCPU, at::kDouble).contiguous().view({-1});
+    values->assign(tensor.const_data_ptr<double>(),
+                   tensor.const_data_ptr<double>() + tensor.numel());
   }
   found.config = {.model = *of_clips, .force_upcast = true};
   add_file(found.weights, std::move(file),

@@ -221,6 +221,80 @@ models::WanVaeConfig wan_config(const json& config) {
   return result;
 }
 
+// Tensors of LTX-Video's file that are no parameters.
+constexpr const char* kMeanName = "latents_mean";
+constexpr const char* kStdName = "latents_std";
+
+models::LtxHalving ltx_halving(const std::string& name) {
+  using models::LtxHalving;
+  for (const auto& [halving, known] : {std::pair{LtxHalving::kConv, "conv"},
+                                       {LtxHalving::kSpatial, "spatial"},
+                                       {LtxHalving::kTemporal, "temporal"},
+                                       {LtxHalving::kSpatiotemporal, "spatiotemporal"}}) {
+    if (name == known) {
+      return halving;
+    }
+  }
+  throw_error(ErrorKind::kConfig,
+              "[autoencoder] downsample_type must be conv, spatial, temporal or spatiotemporal in "
+              "config.json, got ",
+              name);
+}
+
+models::LtxVaeConfig ltx_config(const json& config) {
+  models::LtxVaeConfig result;
+  expect(config, "in_channels", models::kPixelChannels);
+  expect(config, "out_channels", models::kPixelChannels);
+  expect(config, "patch_size_t", int64_t{1});
+  constexpr int64_t kMostChannels = 65536;
+  constexpr int64_t kMostPatch = 16;
+  read_count(config, "latent_channels", kMostChannels, &result.latent_channels);
+  read_count(config, "patch_size", kMostPatch, &result.patch_size);
+  read(config, "block_out_channels", &result.block_out_channels);
+  read(config, "decoder_block_out_channels", &result.decoder_block_out_channels);
+  read(config, "layers_per_block", &result.layers_per_block);
+  read(config, "decoder_layers_per_block", &result.decoder_layers_per_block);
+  read(config, "spatio_temporal_scaling", &result.spatio_temporal_scaling);
+  read(config, "decoder_spatio_temporal_scaling", &result.decoder_spatio_temporal_scaling);
+  read(config, "decoder_inject_noise", &result.decoder_inject_noise);
+  read(config, "upsample_residual", &result.upsample_residual);
+  read(config, "upsample_factor", &result.upsample_factor);
+  read(config, "timestep_conditioning", &result.timestep_conditioning);
+  read(config, "resnet_norm_eps", &result.resnet_norm_eps);
+  read(config, "scaling_factor", &result.scaling_factor);
+  read(config, "encoder_causal", &result.encoder_causal);
+  read(config, "decoder_causal", &result.decoder_causal);
+  std::vector<std::string> blocks;
+  read(config, "down_block_types", &blocks);
+  const auto is_wide = [](const std::string& block) { return block == "LTXVideo095DownBlock3D"; };
+  const auto is_first = [](const std::string& block) { return block == "LTXVideoDownBlock3D"; };
+  result.widens_by_halving = !blocks.empty() && std::ranges::all_of(blocks, is_wide);
+  KINORA_CHECK(result.widens_by_halving || std::ranges::all_of(blocks, is_first), kConfig,
+               "[autoencoder] down_block_types must be all LTXVideoDownBlock3D or all "
+               "LTXVideo095DownBlock3D in config.json, got ",
+               json(blocks).dump());
+  std::vector<std::string> halvings;
+  read(config, "downsample_type", &halvings);
+  if (!halvings.empty() && result.widens_by_halving) {
+    result.downsample_type.clear();
+    for (const std::string& halving : halvings) {
+      result.downsample_type.push_back(ltx_halving(halving));
+    }
+  }
+  const auto all_positive = [](const std::vector<int64_t>& values, int64_t most) {
+    return std::ranges::all_of(values,
+                               [most](int64_t value) { return value >= 1 && value <= most; });
+  };
+  constexpr int64_t kMostLayers = 256;
+  KINORA_CHECK(all_positive(result.block_out_channels, kMostChannels) &&
+                   all_positive(result.decoder_block_out_channels, kMostChannels) &&
+                   all_positive(result.layers_per_block, kMostLayers) &&
+                   all_positive(result.decoder_layers_per_block, kMostLayers),
+               kConfig, "[autoencoder] widths must be from 1 to ", kMostChannels,
+               " and layers from 1 to ", kMostLayers, " in config.json");
+  return result;
+}
+
 }  // namespace
 
 std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
@@ -245,6 +319,9 @@ std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
     return cogvideox_config(parsed);
   }
   if (has("encoder.conv_in.conv.weight")) {
+    if (std::ranges::count(names, kMeanName) > 0) {
+      return ltx_config(parsed);
+    }
     return hunyuan_config(parsed);
   }
   if (has("encoder.down_blocks.0.norm1.gamma") ||
@@ -254,9 +331,18 @@ std::optional<ClipAutoencoderConfig> clip_autoencoder_config(
   return std::nullopt;
 }
 
+std::vector<std::pair<std::string, std::vector<double>*>> statistics_of(
+    ClipAutoencoderConfig& config) {
+  auto* const ltx = std::get_if<models::LtxVaeConfig>(&config);
+  if (ltx == nullptr) {
+    return {};
+  }
+  return {{kMeanName, &ltx->latents_mean}, {kStdName, &ltx->latents_std}};
+}
+
 std::string clip_autoencoder_path(const std::string& name) {
   // Open-Sora 1.2 stores what config.json says, too; HunyuanVideo's own files begin with "vae.".
-  if (name == "scale" || name == "shift") {
+  if (name == "scale" || name == "shift" || name == kMeanName || name == kStdName) {
     return "";
   }
   if (const std::optional<std::string> path = models::wan_vae_path(name)) {
@@ -281,6 +367,9 @@ std::unique_ptr<models::Autoencoder> make_autoencoder(const ClipAutoencoderConfi
   }
   if (const auto* cogvideox = std::get_if<models::CogVideoXVaeConfig>(&config)) {
     return std::make_unique<models::CogVideoXVae>(*cogvideox);
+  }
+  if (const auto* ltx = std::get_if<models::LtxVaeConfig>(&config)) {
+    return std::make_unique<models::LtxVae>(*ltx);
   }
   return std::make_unique<models::VideoDcAe>(std::get<models::VideoDcAeConfig>(config));
 }
@@ -315,6 +404,16 @@ std::string describe(const ClipAutoencoderConfig& config) {
               {"groups", cogvideox->norm_num_groups},
               {"frames", cogvideox->temporal_compression_ratio},
               {"scale", cogvideox->scaling_factor}};
+  } else if (const auto* ltx = std::get_if<models::LtxVaeConfig>(&config)) {
+    values = {{"kind", "ltx"},
+              {"causal", {ltx->encoder_causal, ltx->decoder_causal}},
+              {"residual", ltx->upsample_residual},
+              {"halvings", ltx->downsample_type},
+              {"norm", ltx->resnet_norm_eps},
+              {"patch", ltx->patch_size},
+              {"factor", ltx->scaling_factor},
+              {"shift", ltx->latents_mean},
+              {"scale", ltx->latents_std}};
   } else {
     values = {{"kind", "video_dc_ae"},
               {"scale", std::get<models::VideoDcAeConfig>(config).scaling_factor}};

@@ -45,7 +45,7 @@ struct PipelineClass {
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 19> kPipelines = {{
+constexpr std::array<PipelineClass, 21> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -70,6 +70,9 @@ constexpr std::array<PipelineClass, 19> kPipelines = {{
      8.0},
     {"CogVideoXImageToVideoPipeline", "transformer", "cogvideox", 226, 50, 6.0, false, false, 1.0,
      false, 0, 8.0, true},
+    {"LTXPipeline", "transformer", "ltx_video", 128, 50, 3.0, false, false, 1.0, false, 0, 25.0},
+    {"LTXImageToVideoPipeline", "transformer", "ltx_video", 128, 50, 3.0, false, false, 1.0, false,
+     0, 25.0},
 }};
 constexpr double kCogFps = 16.0;  // of 1.5
 
@@ -79,6 +82,10 @@ bool is_flux(const PipelineClass& its) {
 
 bool is_wan_pipeline(const PipelineClass& its) {
   return its.name.starts_with("Wan");
+}
+
+bool is_ltx_pipeline(const PipelineClass& its) {
+  return its.name.starts_with("LTX");
 }
 
 const PipelineClass* find_class(std::string_view name) {
@@ -103,9 +110,12 @@ std::vector<std::string> class_names(const DiffusersConfig& index, int64_t num_c
   return names;
 }
 
-// What Wan's pipelines draw by themselves, in pixels.
+// What the pipelines draw by themselves, in frames and pixels.
 constexpr int64_t kWanRows = 480;
 constexpr int64_t kWanColumns = 832;
+constexpr int64_t kLtxClipFrames = 161;
+constexpr int64_t kLtxRows = 512;
+constexpr int64_t kLtxColumns = 704;
 
 /// Whether frames are given to Wan as they are, each token with a time of its own (2.2's TI2V).
 bool takes_given_frames(const Pipeline& pipeline) {
@@ -223,7 +233,17 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
     recipe["autoencoder"]["path"] = vae.string();
   }
   if (fs::exists(vae)) {
-    model["compression"] = latent_space(vae).compression;
+    const models::LatentSpace space = latent_space(vae);
+    model["compression"] = space.compression;
+    if (is_ltx_pipeline(its)) {
+      model["frame_compression"] = space.frame_compression;
+    }
+  }
+  if (is_ltx_pipeline(its)) {
+    recipe["frame_masks"]["image_head"] = 1.0;  // as it was trained
+    model["frames"] = (kLtxClipFrames - 1) / model["frame_compression"].get<int64_t>() + 1;
+    model["height"] = kLtxRows / model["compression"].get<int64_t>();
+    model["width"] = kLtxColumns / model["compression"].get<int64_t>();
   }
   if (is_wan_pipeline(its)) {
     const auto side = model["compression"].get<int64_t>();

@@ -243,8 +243,8 @@ json flow_objective(const DiffusersConfig& scheduler) {
     return objective;
   }
   scheduler.require<std::string>("time_shift_type", "exponential", "exponential");
-  scheduler.require<int64_t>("base_image_seq_len", diffusion::kFewTokens, diffusion::kFewTokens);
-  scheduler.require<int64_t>("max_image_seq_len", diffusion::kManyTokens, diffusion::kManyTokens);
+  objective["shift_tokens"] = {scheduler.get<int64_t>("base_image_seq_len", diffusion::kFewTokens),
+                               scheduler.get<int64_t>("max_image_seq_len", diffusion::kManyTokens)};
   objective["shift_by_tokens"] = {scheduler.get<double>("base_shift", 0.5),
                                   scheduler.get<double>("max_shift", 1.15)};
   return objective;
@@ -256,10 +256,9 @@ json flow_sampling(const DiffusersConfig& scheduler) {
   for (const char* key : {"invert_sigmas", "stochastic_sampling"}) {
     scheduler.require<bool>(key, false, false);
   }
-  KINORA_CHECK(!scheduler.has("shift_terminal"), kConfig, "[diffusers] ", scheduler.path(),
-               ": shift_terminal must be null, got ", scheduler.written("shift_terminal"));
   return {{"method", "euler"},
           {"sigmas", sigmas_of(scheduler)},
+          {"last_level", scheduler.get<double>("shift_terminal", 0.0)},
           {"spacing", scheduler.get<bool>("use_dynamic_shifting", false) ? "dit" : "linspace"}};
 }
 

@@ -460,6 +460,75 @@ json describe_cogvideox(const ModelConfig& model) {
           {"use_rotary_positional_embeddings", own.rotary_3d}};
 }
 
+// ---- LTX-Video, likewise ----
+
+constexpr const char* kLtxClass = "LTXVideoTransformer3DModel";
+// What LTXPipeline draws by itself: 161 frames of 512 x 704 pixels, as latents.
+constexpr int64_t kLtxFrames = 21;
+constexpr int64_t kLtxHeight = 16;
+constexpr int64_t kLtxWidth = 22;
+constexpr int64_t kLtxTokens = 128;
+constexpr int64_t kLtxCompression = 32;
+constexpr int64_t kLtxFrameCompression = 8;
+
+bool is_ltx(const models::Family& family) {
+  return family.diffusers->class_name == kLtxClass;
+}
+
+json ltx_recipe(const DiffusersConfig& config) {
+  config.require<int64_t>("patch_size", 1, 1);
+  config.require<int64_t>("patch_size_t", 1, 1);
+  config.require<std::string>("activation_fn", "gelu-approximate", "gelu-approximate");
+  config.require<std::string>("qk_norm", "rms_norm_across_heads", "rms_norm_across_heads");
+  config.require<bool>("norm_elementwise_affine", false, false);
+  config.require<double>("norm_eps", kNormEpsilon, kNormEpsilon);
+  config.require<bool>("attention_bias", true, true);
+  config.require<bool>("attention_out_bias", true, true);
+  const auto channels = config.get<int64_t>("in_channels", 128);
+  config.require<int64_t>("out_channels", channels, 128);
+  const auto heads = config.get<int64_t>("num_attention_heads", 32);
+  const int64_t hidden = heads * config.get<int64_t>("attention_head_dim", 64);
+  config.require<int64_t>("cross_attention_dim", hidden, 2048);
+  return {{"depth", config.get<int64_t>("num_layers", 28)},
+          {"hidden", hidden},
+          {"heads", heads},
+          {"patch", 1},
+          {"mlp_ratio", kMlpRatio},
+          {"in_channels", channels},
+          {"frames", kLtxFrames},
+          {"height", kLtxHeight},
+          {"width", kLtxWidth},
+          {"compression", kLtxCompression},
+          {"frame_compression", kLtxFrameCompression},
+          {"text_channels", config.get<int64_t>("caption_channels", 4096)},
+          {"text_tokens", kLtxTokens}};
+}
+
+json describe_ltx(const ModelConfig& model) {
+  const models::TransformerConfig& own = model.transformer;
+  KINORA_CHECK(!model.learn_sigma && !model.text_encoder.any() && own.mlp_ratio == kMlpRatio,
+               kConfig,
+               "[diffusers] model.learn_sigma must be false, model.text_encoder.layers 0 and "
+               "model.mlp_ratio 4 for diffusers, got ",
+               model.learn_sigma, ", ", model.text_encoder.layers, " and ", own.mlp_ratio,
+               ". Hint: write a .safetensors file, which has our names");
+  return {{"activation_fn", "gelu-approximate"},
+          {"attention_bias", true},
+          {"attention_head_dim", own.hidden / own.heads},
+          {"attention_out_bias", true},
+          {"caption_channels", model.text_channels},
+          {"cross_attention_dim", own.hidden},
+          {"in_channels", model.in_channels},
+          {"norm_elementwise_affine", false},
+          {"norm_eps", kNormEpsilon},
+          {"num_attention_heads", own.heads},
+          {"num_layers", own.depth},
+          {"out_channels", model.in_channels},
+          {"patch_size", 1},
+          {"patch_size_t", 1},
+          {"qk_norm", "rms_norm_across_heads"}};
+}
+
 /// kConfig where diffusers' class lacks what `model` is.
 void check_multimodal(const ModelConfig& model) {
   const models::TransformerConfig& own = model.transformer;
@@ -527,6 +596,11 @@ bool is_transformer_of(const DiffusersConfig& config, const models::Family& fami
 }
 
 std::string transformer_keys(const DiffusersConfig& config, const models::Family& family) {
+  if (is_ltx(family)) {
+    json model = ltx_recipe(config);
+    model.update({{"architecture", family.key}, {"learn_sigma", false}});
+    return model.dump();
+  }
   if (is_wan(family) || is_hunyuan(family) || is_cogvideox(family)) {
     json model = is_wan(family)       ? wan_recipe(config)
                  : is_hunyuan(family) ? hunyuan_recipe(config)
@@ -582,6 +656,9 @@ std::string describe_transformer(const ModelConfig& model, const models::Family&
   }
   if (is_cogvideox(family)) {
     return describe_cogvideox(model).dump();
+  }
+  if (is_ltx(family)) {
+    return describe_ltx(model).dump();
   }
   if (is_multimodal(family)) {
     check_multimodal(model);

@@ -155,6 +155,12 @@ void describe(Fields& fields, SamplingConfig& config) {
       "whole_timesteps", config.whole_timesteps,
       "Flows, all methods but euler: the model is told times that are cut off to thousandths, "
       "as diffusers' UniPC does (Wan).");
+  fields
+      .add("last_level", config.last_level,
+           "Flows: noise levels are stretched so that the last before 0 is this one (LTX-Video: "
+           "0.1); 0 = they are not.",
+           between(0, 1))
+      .check("be less than 1", [&config] { return config.last_level < 1.0; });
   fields.add(
       "low_noise", config.low_noise,
       "Flows: below this noise level, 0 to 1, low_noise_model predicts (the second expert of "
@@ -369,7 +375,10 @@ PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::Recti
                             double size_shift, int64_t first) {
   diffusion::FlowSchedule schedule = flow.schedule;
   schedule.shift *= size_shift;
-  const bool of_timesteps = config.sigmas == diffusion::SigmaSpacing::kTimesteps;
+  const bool of_timesteps =
+      config.sigmas == diffusion::SigmaSpacing::kTimesteps && config.last_level == 0.0;
+  const std::optional<double> terminal =
+      config.last_level > 0.0 ? std::optional(config.last_level) : std::nullopt;
   if (config.method == Method::kAuto || config.method == Method::kEuler) {
     std::vector<double> times = diffusion::euler_times(schedule, config.steps);
     const bool is_linspace = config.spacing == diffusion::Spacing::kLinspace;
@@ -379,6 +388,7 @@ PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::Recti
                                   .ends = is_linspace ? diffusion::FlowSigmas::Ends::kTrainedLevels
                                                       : diffusion::FlowSigmas::Ends::kWhole,
                                   .shift = schedule.shift,
+                                  .terminal = terminal,
                                   .sigmas = config.sigmas})
               .sigmas;
     }
@@ -395,6 +405,7 @@ PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::Recti
        .ends = preserves_variance(config.method) ? diffusion::FlowSigmas::Ends::kAboveZero
                                                  : diffusion::FlowSigmas::Ends::kWhole,
        .shift = schedule.shift,
+       .terminal = terminal,
        .sigmas = config.sigmas});
   if (config.whole_timesteps) {
     for (double& time : sigmas.timesteps) {

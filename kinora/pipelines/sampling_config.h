@@ -71,6 +71,7 @@ struct SamplingConfig {
   double guidance_rescale = 0.0;
   double given_guidance = 1.0;
   bool whole_timesteps = false;  // of flows
+  double last_level = 0.0;       ///< of flows: the last noise level before 0; 0: as it comes out
   /// Of flows with two experts: below this noise level the model of `low_noise_model` predicts.
   double low_noise = 0.0;
   std::string low_noise_model = {};

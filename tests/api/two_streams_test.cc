@@ -179,11 +179,11 @@ TEST_F(TwoStreamsTest, ConvertsAndIsReadBack) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig,
                [&] { (void)inference::convert_weights({.from = in("run"), .to = in("folder")}); }),
-      HasSubstr(
-          "must be one of DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, CogVideoX, Wan, UNet and "
-          "ClassUNet for "
-          "diffusers, got "
-          "TwoStreams"));
+      HasSubstr("must be one of DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, CogVideoX, Wan, "
+                "LTXVideo, UNet and "
+                "ClassUNet for "
+                "diffusers, got "
+                "TwoStreams"));
   // Another run starts from them.
   train("next", {"checkpoint.init_from=" + file.string(), "lr.value=0", "train.steps=2"});
   EXPECT_TRUE(weights("next").equal(weights("run", true)));

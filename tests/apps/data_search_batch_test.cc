@@ -113,8 +113,8 @@ TEST_F(DataSearchBatchTest, RefusesWhatItCannotSearch) {
   EXPECT_THAT(refusal({"--base", "8px:1"}), HasSubstr("32px:1, 64px:1, 64px:4"));
   EXPECT_THAT(refusal({"--largest", "--step-seconds", "1"}), HasSubstr("--step-seconds"));
   EXPECT_THAT(refusal({"model.architecture=stdit"}),
-              HasSubstr("STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, CogVideoX, Wan, UNet "
-                        "and ClassUNet"));
+              HasSubstr("STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, CogVideoX, Wan, "
+                        "LTXVideo, UNet and ClassUNet"));
 }
 
 }  // namespace data_search_batch_test

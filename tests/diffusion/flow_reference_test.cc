@@ -155,6 +155,11 @@ TEST(SizeShiftTest, FluxShiftsByTokens) {
   EXPECT_NEAR(size_shift(flow, {.tokens = 256}), std::exp(0.5), 1e-12);
   EXPECT_NEAR(size_shift(flow, {.tokens = 4096}), std::exp(1.15), 1e-12);
   EXPECT_NEAR(size_shift(flow, {.tokens = 2176}), std::exp(0.825), 1e-12);
+  // LTX-Video's, between other numbers of tokens.
+  flow.shift_tokens = {1024, 4096};
+  EXPECT_NEAR(size_shift(flow, {.tokens = 1024}), std::exp(0.5), 1e-12);
+  EXPECT_NEAR(size_shift(flow, {.tokens = 2560}), std::exp(0.825), 1e-12);
+  flow.shift_tokens = {256, 4096};
   // Open-Sora 2: get_res_lin_function() of a frame's tokens, times sqrt(latent frames).
   flow.shift_by_tokens = {1.0, 3.0};
   flow.token_shift = RectifiedFlow::TokenShift::kOpenSora2;

@@ -43,6 +43,7 @@ SMALL_MODELS["hunyuan-video-lora"] = ["model.depth=1", "model.parallel_depth=1",
                                      "model.hidden=192", "model.heads=6", "model.rotary_axes=[4, 14, 14]", *SMALL_CLIPS]
 SMALL_MODELS["cogvideox-lora"] = ["model.heads=4", "model.time_channels=64", *SMALL_TRANSFORMER, *SMALL_CLIPS]
 SMALL_MODELS["wan-lora"] = [*SMALL_TRANSFORMER, *SMALL_CLIPS]
+SMALL_MODELS["ltx-lora"] = [*SMALL_TRANSFORMER, "model.height=4", "model.width=6", "data.height=128", "data.width=192"]
 SMALL_MODELS["wan-i2v-lora"] = ["model.heads=4", *SMALL_TRANSFORMER, *SMALL_CLIPS]
 
 

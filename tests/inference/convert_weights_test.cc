@@ -390,10 +390,10 @@ TEST_F(ConvertWeightsTest, WhatDiffusersCannotDescribeIsRefused) {
   EXPECT_THAT(refused(compressed), HasSubstr("model.kv_compress must be none for diffusers"));
   models::ModelConfig clips = model;
   clips.architecture = "stdit";
-  EXPECT_THAT(
-      refused(clips),
-      HasSubstr("one of DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, CogVideoX, Wan, UNet and "
-                "ClassUNet"));
+  EXPECT_THAT(refused(clips),
+              HasSubstr("one of DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, CogVideoX, Wan, "
+                        "LTXVideo, UNet and "
+                        "ClassUNet"));
 }
 
 TEST_F(ConvertWeightsTest, ShardsHoldTheSame) {

@@ -165,8 +165,8 @@ TEST_P(MultimodalPipelineTest, WhatDoesNotFitIsRefused) {
   if (is_flux()) {
     EXPECT_THAT(refusal("transformer/config.json", {{"in_channels", 18}}),
                 HasSubstr("must be those of patches of 2 x 2, got 18"));
-    EXPECT_THAT(refusal("scheduler/scheduler_config.json", {{"shift_terminal", 0.1}}),
-                HasSubstr("shift_terminal must be null"));
+    EXPECT_THAT(refusal("scheduler/scheduler_config.json", {{"invert_sigmas", true}}),
+                HasSubstr("invert_sigmas must be false"));
   } else {
     EXPECT_THAT(refusal("transformer/config.json", {{"caption_projection_dim", 24}}),
                 HasSubstr("caption_projection_dim must be 16"));

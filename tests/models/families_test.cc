@@ -156,7 +156,7 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "Flux-{Dev,Schnell}, OpenSora2-11B, HunyuanVideo-13B, "
             "CogVideoX-{2B,5B,5B-I2V,1.5-5B,1.5-5B-I2V}, "
             "Wan{2.1-T2V-1.3B,2.1-T2V-14B,2.1-I2V-14B,2.1-FLF2V-14B,2.2-T2V-A14B,2.2-I2V-A14B,"
-            "2.2-TI2V-5B}, "
+            "2.2-TI2V-5B}, LTXVideo-{2B,13B}, "
             "UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
             "ClassUNet-ImageNet. It "
             "gives what is 0 or "
@@ -164,33 +164,45 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "custom gives "
             "nothing.");
   EXPECT_THAT(dump(fields), HasSubstr("name: custom\n  architecture: auto\n"));
-  EXPECT_EQ(
-      families_that(&Family::takes_any_size),
-      "STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, CogVideoX, Wan, UNet and ClassUNet");
+  EXPECT_EQ(families_that(&Family::takes_any_size),
+            "STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, CogVideoX, Wan, LTXVideo, UNet "
+            "and ClassUNet");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
-            "STDiT, STDiT2, STDiT3, LatteT2V, OpenSora2 and Wan");
+            "STDiT, STDiT2, STDiT3, LatteT2V, OpenSora2, Wan and LTXVideo");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
 }
 
 // In 10^9, at 32 x 32 latents and, of clips, 16 frames of them. DiT's are those of the paper, the
-// U-Nets', Stable Diffusion 3's, Flux' and Wan's what PyTorch's counter of operations counts of
-// diffusers'; the others pin what is counted.
+// U-Nets', Stable Diffusion 3's, Flux', Wan's and LTX-Video's what PyTorch's counter of operations
+// counts of diffusers'; the others pin what is counted.
 TEST(FamiliesTest, MultiplyAccumulatesAreCounted) {
   struct Row {
     const char* name;
     double gmacs;
   };
-  for (const Row& row : {Row{"DiT-S/2", 6.06},          Row{"DiT-B/2", 23.01},
-                         Row{"DiT-L/2", 80.71},         Row{"DiT-XL/2", 118.64},
-                         Row{"DiT-XL/4", 29.05},        Row{"DiT-XL/8", 7.39},
-                         Row{"VDiT-XL/1x2x2", 2909.22}, Row{"Latte-XL/2x2x2", 931.11},
-                         Row{"STDiT-XL/2", 2853.12},    Row{"STDiT2-XL/2", 2853.12},
-                         Row{"STDiT3-XL/2", 4538.74},   Row{"STDiT3-3B/2", 11749.43},
-                         Row{"PixArt-XL/2", 149.06},    Row{"PixArt-Sigma-XL/2", 166.5},
-                         Row{"SD3-Medium", 421.51},     Row{"SD3-3.5-Medium", 455.63},
-                         Row{"Flux-Dev", 5173.77},      Row{"Wan2.1-T2V-1.3B", 6938.44},
-                         Row{"UNet-SD1", 90.05},        Row{"UNet-SD2", 90.55},
-                         Row{"UNet-SDXL", 213.89},      Row{"ClassUNet-ImageNet", 25.24}}) {
+  for (const Row& row : {Row{"DiT-S/2", 6.06},
+                         Row{"DiT-B/2", 23.01},
+                         Row{"DiT-L/2", 80.71},
+                         Row{"DiT-XL/2", 118.64},
+                         Row{"DiT-XL/4", 29.05},
+                         Row{"DiT-XL/8", 7.39},
+                         Row{"VDiT-XL/1x2x2", 2909.22},
+                         Row{"Latte-XL/2x2x2", 931.11},
+                         Row{"STDiT-XL/2", 2853.12},
+                         Row{"STDiT2-XL/2", 2853.12},
+                         Row{"STDiT3-XL/2", 4538.74},
+                         Row{"STDiT3-3B/2", 11749.43},
+                         Row{"PixArt-XL/2", 149.06},
+                         Row{"PixArt-Sigma-XL/2", 166.5},
+                         Row{"SD3-Medium", 421.51},
+                         Row{"SD3-3.5-Medium", 455.63},
+                         Row{"Flux-Dev", 5173.77},
+                         Row{"Wan2.1-T2V-1.3B", 6938.44},
+                         Row{"LTXVideo-2B", 57996.85},
+                         Row{"UNet-SD1", 90.05},
+                         Row{"UNet-SD2", 90.55},
+                         Row{"UNet-SDXL", 213.89},
+                         Row{"ClassUNet-ImageNet", 25.24}}) {
     const ModelConfig recipe = published(row.name);
     const ModelConfig config = published(row.name, recipe.is_video() ? 16 : 0);
     EXPECT_NEAR(forward_macs(resolved(config)) / 1e9, row.gmacs, 0.005 * row.gmacs) << row.name;
@@ -220,7 +232,7 @@ TEST(FamiliesTest, DiffusersNamesAreFoundAgain) {
       error_of(ErrorKind::kConfig,
                [] { return diffusers_naming(resolved(published("STDiT-XL/2", 16))); }),
       HasSubstr("diffusers has DiT, PixArt, LatteT2V, SD3, Flux, HunyuanVideo, CogVideoX, Wan, "
-                "UNet and ClassUNet, but not STDiT-XL/2"));
+                "LTXVideo, UNet and ClassUNet, but not STDiT-XL/2"));
 }
 
 /// Whether a source compares something called `word`, or names an enumerator of it.

@@ -11,7 +11,8 @@ inline void set_small_network(ModelConfig& config, int64_t depth, int64_t hidden
     config.transformer.depth = depth;
     config.transformer.hidden = hidden;
     config.transformer.heads = heads;
-    config.transformer.patch = 2;
+    // LTX-Video's autoencoder makes one token of each place.
+    config.transformer.patch = config.architecture == "ltx_video" ? 1 : 2;
   } else {
     const bool reads_labels = family_of(config).conditions.labels;
     config.text_channels = reads_labels ? hidden : config.text_channels;

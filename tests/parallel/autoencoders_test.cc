@@ -14,6 +14,7 @@
 #include "kinora/models/autoencoders/cogvideox_vae.h"
 #include "kinora/models/autoencoders/dc_ae.h"
 #include "kinora/models/autoencoders/hunyuan_vae.h"
+#include "kinora/models/autoencoders/ltx_vae.h"
 #include "kinora/models/autoencoders/opensora_causal_vae.h"
 #include "kinora/models/autoencoders/opensora_vae.h"
 #include "kinora/models/autoencoders/video_dc_ae.h"
@@ -136,6 +137,24 @@ std::unique_ptr<Autoencoder> cogvideox() {
                                  .scaling_factor = 0.5});
 }
 
+std::unique_ptr<Autoencoder> ltx() {
+  auto model = std::make_unique<models::LtxVae>(
+      models::LtxVaeConfig{.latent_channels = 4,
+                           .block_out_channels = {4, 8, 8},
+                           .decoder_block_out_channels = {8, 16},
+                           .layers_per_block = {1, 1, 1, 1},
+                           .decoder_layers_per_block = {1, 1, 1},
+                           .spatio_temporal_scaling = {true, true, false},
+                           .decoder_spatio_temporal_scaling = {true, true},
+                           .decoder_inject_noise = {true, true, false},
+                           .upsample_residual = {true, true},
+                           .upsample_factor = {2, 2},
+                           .timestep_conditioning = true,
+                           .patch_size = 2});
+  model->set_decode_noise({.level = 0.05, .mixed = 0.1});
+  return model;
+}
+
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"kl", image_kl, {2, 3, 7, 3}, {1, 3, 28, 8}},
@@ -147,6 +166,7 @@ const std::vector<Case>& cases() {
       {"video_dc", video_dc, {1, 4, 2, 9, 3}, {1, 3, 4, 36, 8}},
       {"wan", wan, {1, 2, 3, 5, 2}, {1, 3, 9, 40, 16}},
       {"cogvideox", cogvideox, {1, 2, 5, 5, 2}, {1, 3, 9, 40, 16}},
+      {"ltx", ltx, {1, 4, 3, 5, 2}, {1, 3, 5, 40, 16}},
   };
   return all;
 }

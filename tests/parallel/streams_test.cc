@@ -78,7 +78,23 @@ constexpr ClipCase kOdd[] = {
      .parallel_depth = 1,
      .hidden = 48,
      .heads = 4},
+    // Of captions it has no stream, and each frame is one.
+    {.name = "ltx_video",
+     .architecture = "ltx_video",
+     .frames = 3,
+     .gives_frames = true,
+     .hidden = 48,
+     .heads = 4,
+     .patch = 1},
 };
+constexpr ClipCase kEvenFrames = {.name = "ltx_video_even",
+                                  .architecture = "ltx_video",
+                                  .frames = 3,
+                                  .rows = 4,
+                                  .columns = 4,
+                                  .hidden = 48,
+                                  .heads = 4,
+                                  .patch = 1};
 constexpr ClipCase kEven = {.name = "flux_even",
                             .architecture = "flux",
                             .frames = 1,
@@ -113,8 +129,12 @@ ops::NamedResults averaged(RandomClips& clips, const comm::Group& world) {
 void check(const ClipCase& one, SequenceScheme scheme, const comm::Group& world) {
   RandomClips whole(one, at::kCPU, at::kFloat);
   whole.step();
+  const bool has_fast_path = whole.model().num_fast_linears() > 0;
   for (const bool is_fast : {false, true}) {
     for (const int64_t recompute : {0, 2}) {
+      if (is_fast && !has_fast_path) {
+        continue;
+      }
       RandomClips part(one, at::kCPU, at::kFloat);
       part.model().use_sequence(make_sequence(plan_of(scheme, world.size()), world));
       part.model().set_recompute(recompute);
@@ -136,6 +156,7 @@ void check_all(const comm::Group& world) {
        {SequenceScheme::kUlysses, SequenceScheme::kRing, SequenceScheme::kUsp}) {
     if (scheme != SequenceScheme::kUsp || world.size() > 2) {
       check(kEven, scheme, world);
+      check(kEvenFrames, scheme, world);
     }
   }
 }
@@ -171,6 +192,16 @@ TEST(StreamsTest, SchemesThatCannotAreNamed) {
   EXPECT_NE(none.find("3 heads do not divide"), std::string::npos) << none;
   EXPECT_NE(none.find("ring: the tokens do not divide"), std::string::npos) << none;
   EXPECT_NE(none.find("fastseq: not for text and image together"), std::string::npos) << none;
+  // Streams without text.
+  SequenceFacts frames = facts;
+  frames.text_tokens = 0;
+  frames.frames_are_streams = true;
+  frames.num_frames = 2;
+  const std::string refused = error_of(ErrorKind::kConfig, [&] { (void)plan_sequence(frames); });
+  EXPECT_NE(refused.find("ring: the tokens do not divide"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("fastseq: not for norms over all heads"), std::string::npos) << refused;
+  frames.heads = 4;
+  EXPECT_EQ(plan_sequence(frames).scheme, SequenceScheme::kUlysses);
   facts.tokens_a_frame = 16;
   facts.text_tokens = 8;
   EXPECT_EQ(plan_sequence(facts).scheme, SequenceScheme::kRing);

@@ -139,6 +139,22 @@ TEST_F(SchedulerSamplingTest, ThoseOfCogVideoXAreRead) {
   EXPECT_EQ(described["snr_shift_scale"], 3.0);
 }
 
+// As LTX-Video has it.
+TEST_F(SchedulerSamplingTest, AFlowWhoseLastLevelIsSetIsRead) {
+  const json sample = recipe({{"_class_name", "FlowMatchEulerDiscreteScheduler"},
+                              {"use_dynamic_shifting", true},
+                              {"base_shift", 0.95},
+                              {"max_shift", 2.05},
+                              {"base_image_seq_len", 1024},
+                              {"max_image_seq_len", 4096},
+                              {"shift_terminal", 0.1}});
+  EXPECT_EQ(sample["last_level"], 0.1);
+  EXPECT_EQ(sample["spacing"], "dit");
+  const json objective = json::parse(objective_recipe(path_));
+  EXPECT_EQ(objective["shift_by_tokens"], json({0.95, 2.05}));
+  EXPECT_EQ(objective["shift_tokens"], json({1024, 4096}));
+}
+
 // As Wan has it.
 TEST_F(SchedulerSamplingTest, AFlowOfUniPcIsRead) {
   const json wan = {{"_class_name", "UniPCMultistepScheduler"},

@@ -25,9 +25,9 @@ namespace pipeline_ranks_test {
 constexpr double kRounding = 2e-5;  // of sums in another order
 constexpr comm::RankOptions kLong = {.time_limit = std::chrono::seconds(300)};
 
-/// Of a family: Wan and CogVideoX have no fast path.
+/// Of a family: CogVideoX, Wan and LTX-Video have no fast path.
 std::vector<inference::Path> paths_of(const std::string& architecture) {
-  if (architecture == "wan" || architecture == "cogvideox") {
+  if (architecture == "cogvideox" || architecture == "wan" || architecture == "ltx_video") {
     return {inference::Path::kPlain};
   }
   return {inference::Path::kPlain, inference::Path::kFast};
@@ -62,8 +62,8 @@ TEST_P(StagesTest, EqualOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, StagesTest,
                          testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
-                                         "vdit", "sd3", "flux", "hunyuan_video", "cogvideox",
-                                         "wan"),
+                                         "vdit", "sd3", "flux", "hunyuan_video", "cogvideox", "wan",
+                                         "ltx_video"),
                          [](const auto& info) { return std::string(info.param); });
 
 /// How four ranks divide the work.

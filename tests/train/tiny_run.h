@@ -86,7 +86,8 @@ inline RunConfig tiny_video(const std::string& architecture) {
                   .time_scale = 1.0,
                   .text_channels = 8,
                   .text_tokens = 5,
-                  .transformer = {.depth = 2, .hidden = 48, .heads = 4, .patch = 2}};
+                  .transformer = {.depth = 2, .hidden = 48, .heads = 4}};
+  config.model.transformer.patch = architecture == "ltx_video" ? 1 : 2;
   config.model = models::resolved(config.model);
   config.model.num_classes = 1;
   config.frame_masks.image_head = 0.3;

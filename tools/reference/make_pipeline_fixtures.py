@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*,hunyuan_video,cogvideox,cogvideox_*}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*,hunyuan_video,cogvideox,cogvideox_*,ltx}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -44,6 +44,10 @@ pictures F16 [B, 3, 9, 32, 48]; "latents.dpm" are those with CogVideoXDPMSchedul
 configuration is that metadata. cogvideox_i2v/ and cogvideox_15_i2v/ hold what is different of it, as Wan's do; of the
 latter, whose noise has a frame more, "latents" leave out the first.
 
+Of ltx/ there are a T5 and two prompts, noise and latents [B, 4, 3, 2, 4] and pictures F16 [B, 3, 9, 32, 64];
+"pictures.told" is the first, decoded at a level of noise, and "latents.given" and "pictures.given" are those of
+LTXImageToVideoPipeline with first.png at 30 frames a second. The autoencoder's noise is philox.py's.
+
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
 """
@@ -59,38 +63,17 @@ from unittest import mock
 import diffusers
 import diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video as hunyuan_pipeline
 import diffusers.schedulers.scheduling_dpm_cogvideox as cogvideox_dpm
-import numpy as np
 import PIL.Image
 import tokenizers
 import torch
 import transformers
 
 import tensor_file
+from philox import SAMPLER_NOISE, DecoderNoise, philox
 
 TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 SEED = 5
 PROMPTS = ["a red circle", "A <b>Blue</b> cross &amp; a square, see www.example.com/x.png", "two green stars " * 110]
-INITIAL_NOISE = 7  # RandomPurpose::kInitialNoise
-SAMPLER_NOISE = 8  # RandomPurpose::kSamplerNoise
-
-
-def philox(seed, sample, count, purpose=INITIAL_NOISE, step=0):
-    """Normals of kinora/core/philox.h (Salmon et al. 2011; Box and Muller 1958), to fp32's rounding."""
-    blocks = np.arange(-(-count // 4), dtype=np.uint64)
-    mask = np.uint64(0xFFFFFFFF)
-    c = [blocks, np.full_like(blocks, sample), np.full_like(blocks, step),
-         np.full_like(blocks, purpose << 24)]
-    k0, k1 = seed, 0
-    for _ in range(10):
-        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(p1 >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), p1 & mask,
-             (p0 >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), p0 & mask]
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    words = np.stack(c, 1).astype(np.float64)  # [blocks, 4]
-    radius = np.sqrt(-2 * np.log((np.floor(words[:, ::2] / 2**9) + 0.5) / 2**23))
-    angle = 2 * math.pi * np.floor(words[:, 1::2] / 2**8) / 2**24
-    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 2)  # [blocks, 2, 2]
-    return torch.from_numpy(pairs.reshape(-1)[:count]).float()
 
 
 def randomised(model, seed):
@@ -701,6 +684,70 @@ def write_cogvideox_beside(name, negative):
     report(name, folder, tensors)
 
 
+def write_ltx(name, negative):
+    transformer = diffusers.LTXVideoTransformer3DModel(
+        in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=14, cross_attention_dim=28,
+        num_layers=2, caption_channels=16)
+    vae = diffusers.AutoencoderKLLTXVideo(
+        latent_channels=4, block_out_channels=(4, 8, 8), down_block_types=("LTXVideoDownBlock3D",) * 3,
+        decoder_block_out_channels=(8, 16), layers_per_block=(1, 1, 1, 1), decoder_layers_per_block=(1, 1, 1),
+        spatio_temporal_scaling=(True, True, False), decoder_spatio_temporal_scaling=(True, True),
+        decoder_inject_noise=(True, True, False), upsample_residual=(True, True), upsample_factor=(2, 2),
+        timestep_conditioning=True)
+    # As the published folder has it.
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(
+        use_dynamic_shifting=True, base_shift=0.95, max_shift=2.05, base_image_seq_len=1024, max_image_seq_len=4096,
+        shift_terminal=0.1)
+    parts = {"text_encoder": text_encoder(), "transformer": randomised(transformer, 2), "vae": randomised(vae, 3),
+             "scheduler": scheduler}
+    with torch.no_grad():
+        vae.decoder.timestep_scale_multiplier.fill_(1000.0)
+        vae.latents_mean.copy_(torch.tensor([0.5, -0.25, 0.0, 0.125]))
+        vae.latents_std.copy_(torch.tensor([2.0, 0.5, 1.0, 1.5]))
+    folder = save_parts(name, parts)
+    shutil.copytree(TESTS / "tokenizers/data/t5_json", folder / "tokenizer")
+    picture = smooth_picture(1, 32, 64)
+    picture.save(folder / "first.png")
+    diffusers.LTXPipeline(tokenizer=transformers.T5TokenizerFast.from_pretrained(folder / "tokenizer"),
+                          **parts).save_config(folder)
+
+    prompts = [PROMPTS[1], "two green stars " * 60]
+    noise = initial_noise(len(prompts), 4, 3, 2, 4)
+    tensors = {"noise": noise}
+
+    def draw(pipeline, latents, output_type, **more):
+        def noise_of(shape, **options):
+            return decoder_noise(shape, **{"dtype": torch.float32} | options)
+
+        decoder_noise = DecoderNoise(pipeline.vae)
+        with mock.patch("torch.randn", noise_of), \
+                mock.patch("diffusers.pipelines.ltx.pipeline_ltx.randn_tensor", noise_of):
+            drawn = pipeline(prompt=prompts, negative_prompt=[negative] * len(prompts), num_inference_steps=4,
+                             latents=pipeline._pack_latents(latents), num_frames=9, height=32, width=64,
+                             output_type=output_type, **more).frames
+        return pipeline._unpack_latents(drawn, 3, 2, 4) if output_type == "latent" else drawn.transpose(1, 2).half()
+
+    with torch.no_grad():
+        pipeline = open_pipeline(diffusers.LTXPipeline, folder)
+        states, mask, null, null_mask = pipeline.encode_prompt(prompts, [negative] * len(prompts))
+        states, mask = torch.cat([states, null[:1]]), torch.cat([mask, null_mask[:1]])
+        tensors |= {"states": states[mask], "lengths": mask.sum(1), "latents": draw(pipeline, noise, "latent"),
+                    "pictures": draw(pipeline, noise, "pt"),
+                    "pictures.told": draw(pipeline, noise, "pt", decode_timestep=0.05, decode_noise_scale=0.025)[:1]}
+        # From a picture: it is encoded as its mean, where the pipeline would draw.
+        pipeline = open_pipeline(diffusers.LTXImageToVideoPipeline, folder)
+        pixels = pipeline.video_processor.preprocess(picture, height=32, width=64)
+        first = pipeline._normalize_latents(pipeline.vae.encode(pixels.unsqueeze(2)).latent_dist.mode(),
+                                            pipeline.vae.latents_mean, pipeline.vae.latents_std)
+        given = torch.cat([first.expand(len(prompts), -1, -1, -1, -1), noise[:, :, 1:]], 2)
+        tensors |= {"latents.given": draw(pipeline, given, "latent", image=picture, frame_rate=30),
+                    "pictures.given": draw(pipeline, given, "pt", image=picture, frame_rate=30)}
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts)})
+    report(name, folder, tensors)
+
+
 # The configurations of a folder of DiT, by the name of what is drawn.
 SCHEDULERS = {
     "ddpm": (diffusers.DDPMScheduler, {"clip_sample": False}),
@@ -821,7 +868,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     diffusers.logging.set_verbosity_error()
     wanted = sys.argv[1:] or ["pixart_alpha", "pixart_sigma", "latte", "dit", "sd1", "sd2", "sdxl", "refiner", "flux",
-                              "sd3", "wan", *WANS, "hunyuan_video", "cogvideox", *COGS]
+                              "sd3", "wan", *WANS, "hunyuan_video", "cogvideox", *COGS, "ltx"]
     # As the published PixArt-XL-2 have it.
     if "pixart_alpha" in wanted:
         write("pixart_alpha", diffusers.PixArtAlphaPipeline, "t5_json",
@@ -879,3 +926,6 @@ if __name__ == "__main__":
     for name in COGS:
         if name in wanted:
             write_cogvideox_beside(name, "blurry, of low quality")
+    # As the published LTX-Video have it.
+    if "ltx" in wanted:
+        write_ltx("ltx", "blurry, of low quality")

@@ -48,6 +48,13 @@ int64_t floor_latents(const LatentSpace& space, int64_t frames) {
 
 }  // namespace
 
+void Autoencoder::set_decode_noise(const DecodeNoise& noise) {
+  KINORA_CHECK(noise.level == 0.0 && noise.mixed == 0.0, kConfig,
+               "[autoencoder] autoencoder.decode_level and decode_noise must be 0 for a decoder "
+               "that is not told how noisy latents are, got ",
+               noise.level, " and ", noise.mixed, ". Hint: LTX-Video's is from 0.9.1 on");
+}
+
 void check_picture_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {
   const bool fits = (x.dim() == 4 || x.dim() == 5) && x.size(1) == channels &&
                     x.size(-1) % unit == 0 && x.size(-2) % unit == 0 && x.numel() > 0;

@@ -50,6 +50,12 @@ struct LatentMoments {
   at::Tensor std;
 };
 
+/// For decoders that are told how noisy latents are (LTX-Video from 0.9.1 on).
+struct DecodeNoise {
+  double level = 0.0;  ///< what it is told, 0 to 1
+  double mixed = 0.0;  ///< before that so much of the raw latents becomes noise, the same for each
+};
+
 /// Raw latents [B, C, (t,) h, w] as a model sees them, and back.
 [[nodiscard]] at::Tensor to_model_space(const LatentSpace& space, const at::Tensor& raw);
 [[nodiscard]] at::Tensor from_model_space(const LatentSpace& space, const at::Tensor& latents);
@@ -85,6 +91,8 @@ class Autoencoder : public nn::Module {
   /// and all have the result. All of them make the same calls.
   void use_ranks(const comm::Group& ranks) { limits_.ranks = ranks; }
   [[nodiscard]] const nn::BandLimits& limits() const { return limits_; }
+  /// From now on. kConfig for more than nothing where the decoder is told none.
+  virtual void set_decode_noise(const DecodeNoise& noise);
 
  private:
   LatentSpace space_;

@@ -111,25 +111,6 @@ void add_residual_decoder(BandNet& net, const WanVaeConfig& config) {
   net.add<CausalNormConvLayer>("", channels, patch_channels(config));
 }
 
-/// Squares of pixels as channels: [B, C, T, H, W] -> [B, C p p, T, H / p, W / p], columns first.
-at::Tensor patched(const at::Tensor& x, int64_t patch) {
-  return patch == 1 ? x
-                    : x.unflatten(4, {-1, patch})
-                          .unflatten(3, {-1, patch})
-                          .permute({0, 1, 6, 4, 2, 3, 5})
-                          .flatten(1, 3)
-                          .contiguous();
-}
-
-at::Tensor unpatched(const at::Tensor& x, int64_t patch) {
-  return patch == 1 ? x
-                    : x.unflatten(1, {-1, patch, patch})
-                          .permute({0, 1, 4, 5, 3, 6, 2})
-                          .flatten(5, 6)
-                          .flatten(3, 4)
-                          .contiguous();
-}
-
 void add_encoder(BandNet& net, const WanVaeConfig& config) {
   int64_t channels = config.base_dim;
   net.add<CausalConvLayer>("conv_in", patch_channels(config), channels);

@@ -96,22 +96,6 @@ nn::BandNeed causal_need(const ClipSize& in, const ClipSize& out, const CausalCo
   return need;
 }
 
-/// x [B, C, T, H, W] with means of neighbouring values of groups of channels, frames, rows and
-/// columns; zeros stand before a first frame that is alone.
-at::Tensor mean_resampled(const at::Tensor& x, const ResampledSumLayer::Resampling& its) {
-  const int64_t missing = x.size(kCausalDim) % its.frames == 0 ? 0 : its.frames - 1;
-  const at::Tensor full =
-      missing == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, 0, missing, 0});  // else it copies
-  const int64_t frames = full.size(2) / its.frames;
-  const int64_t rows = full.size(3) / its.sides;
-  const int64_t columns = full.size(4) / its.sides;
-  return full
-      .reshape({x.size(0), x.size(1), frames, its.frames, rows, its.sides, columns, its.sides})
-      .permute({0, 1, 3, 5, 7, 2, 4, 6})
-      .reshape({x.size(0), its.out_channels, -1, frames, rows, columns})
-      .mean(2);
-}
-
 /// The reverse: every value again in as many places. first: whether its first frame stays one.
 at::Tensor repeat_resampled(const at::Tensor& x, const ResampledSumLayer::Resampling& its,
                             bool first) {
@@ -127,6 +111,20 @@ at::Tensor repeat_resampled(const at::Tensor& x, const ResampledSumLayer::Resamp
 }
 
 }  // namespace
+
+at::Tensor mean_resampled(const at::Tensor& x, const ResampledSumLayer::Resampling& its) {
+  const int64_t missing = x.size(kCausalDim) % its.frames == 0 ? 0 : its.frames - 1;
+  const at::Tensor full =
+      missing == 0 ? x : at::constant_pad_nd(x, {0, 0, 0, 0, missing, 0});  // else it copies
+  const int64_t frames = full.size(2) / its.frames;
+  const int64_t rows = full.size(3) / its.sides;
+  const int64_t columns = full.size(4) / its.sides;
+  return full
+      .reshape({x.size(0), x.size(1), frames, its.frames, rows, its.sides, columns, its.sides})
+      .permute({0, 1, 3, 5, 7, 2, 4, 6})
+      .reshape({x.size(0), its.out_channels, -1, frames, rows, columns})
+      .mean(2);
+}
 
 ChannelRmsNorm::ChannelRmsNorm(int64_t channels, size_t dims) {
   gamma.shape.assign(dims + 1, 1);

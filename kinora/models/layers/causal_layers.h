@@ -172,6 +172,11 @@ class ResampledSumLayer : public CausalLayer {
   std::vector<std::unique_ptr<BandLayer>> layers_;
 };
 
+/// x [B, C, T, H, W] with means of neighbouring values of groups of channels, frames, rows and
+/// columns; zeros stand before a first frame that is alone.
+[[nodiscard]] at::Tensor mean_resampled(const at::Tensor& x,
+                                        const ResampledSumLayer::Resampling& its);
+
 /// x + attention with one head among the places of a frame, of the normed x: norm, to_qkv, proj.
 class OneFrameAttention : public BandLayer {
  public:

@@ -62,6 +62,10 @@ at::Tensor ClipConv::forward(const nn::Rows& x) const {
   if (kernel_.edges == Edges::kZero) {
     return conv_.forward(x.x, padding);
   }
+  if (kernel_.edges == Edges::kRepeatFrames) {
+    return conv_.forward(ops::repeat_edges(x.x, {padding[0], {0, 0}, {0, 0}}),
+                         {{0, 0}, padding[1], padding[2]});
+  }
   return conv_.forward(ops::repeat_edges(x.x, padding), {{0, 0}, {0, 0}, {0, 0}});
 }
 
@@ -80,6 +84,24 @@ ClipSize ClipConv::out_size(const ClipSize& in) const {
   out.rows = in.rows / kernel_.stride[1];
   out.columns = in.columns / kernel_.stride[2];
   return out;
+}
+
+at::Tensor patched(const at::Tensor& x, int64_t patch) {
+  return patch == 1 ? x
+                    : x.unflatten(4, {-1, patch})
+                          .unflatten(3, {-1, patch})
+                          .permute({0, 1, 6, 4, 2, 3, 5})
+                          .flatten(1, 3)
+                          .contiguous();
+}
+
+at::Tensor unpatched(const at::Tensor& x, int64_t patch) {
+  return patch == 1 ? x
+                    : x.unflatten(1, {-1, patch, patch})
+                          .permute({0, 1, 4, 5, 3, 6, 2})
+                          .flatten(5, 6)
+                          .flatten(3, 4)
+                          .contiguous();
 }
 
 nn::BandNeed clip_need(const ClipSize& in, const ClipSize& out, int64_t halo, bool normed,

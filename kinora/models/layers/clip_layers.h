@@ -17,7 +17,11 @@
 namespace kinora::models {
 
 /// What a convolution sees where the clip ends.
-enum class Edges { kZero, kRepeat };
+enum class Edges {
+  kZero,
+  kRepeat,        ///< its outermost places again
+  kRepeatFrames,  ///< its first and last frame again, around a frame zeros
+};
 
 struct ClipKernel {
   std::array<int64_t, 3> size = {3, 3, 3};  ///< T, H, W; odd
@@ -62,6 +66,11 @@ class ClipConv {
   ClipKernel kernel_;
   nn::Conv conv_;
 };
+
+/// Squares of places as channels: [B, C, T, H, W] -> [B, C p p, T, H / p, W / p], columns first;
+/// and back.
+[[nodiscard]] at::Tensor patched(const at::Tensor& x, int64_t patch);
+[[nodiscard]] at::Tensor unpatched(const at::Tensor& x, int64_t patch);
 
 /// What a layer takes that reads `in`, makes `out` and has `beside` bytes lying by. `normed`: it
 /// begins with a norm.

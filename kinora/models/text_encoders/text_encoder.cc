@@ -33,6 +33,31 @@ at::Tensor padded_states(const TextStates& states, int64_t length) {
       .unflatten(0, {texts, padded});
 }
 
+TextStates TextEncoder::encode(const TextTokens& tokens) {
+  if (fill_.length == 0) {
+    return encode(tokens, layer_);
+  }
+  TextTokens filled;
+  std::vector<int64_t> rows;  // of the texts among all
+  auto from = tokens.ids.begin();
+  for (const int64_t length : tokens.lengths) {
+    const auto first = std::ssize(filled.ids);
+    const int64_t all = std::max(length, fill_.length);
+    filled.ids.insert(filled.ids.end(), from, from + length);
+    filled.ids.resize(static_cast<size_t>(first + all), fill_.id);
+    filled.lengths.push_back(all);
+    from += length;
+    for (int64_t row = first; row < first + length; ++row) {
+      rows.push_back(row);
+    }
+  }
+  TextStates result = encode(filled, layer_);
+  result.states =
+      result.states.index_select(0, at::tensor(rows, at::kLong).to(result.states.device()));
+  result.lengths = tokens.lengths;
+  return result;
+}
+
 std::vector<nn::BucketSpec> TextEncoder::buckets() {
   nn::BucketSpec embedders{.name = "text_embedder", .parameters = {}};
   nn::BucketSpec last{.name = "text_final", .parameters = {}};

@@ -39,6 +39,13 @@ struct TextLayer {
   bool normed = true;       ///< by the final norm
 };
 
+/// Padding behind each text, up to `length` tokens, that is attended to as the rest and has no
+/// states (LTX-Video).
+struct TextFill {
+  int64_t length = 0;  ///< 0: there is none
+  int64_t id = 0;      ///< of the padding
+};
+
 struct TextStates {
   at::Tensor states;             ///< fp32 [rows, width], a row a token
   std::vector<int64_t> lengths;  ///< rows of each text
@@ -75,11 +82,12 @@ class TextEncoder : public nn::Module {
   /// kShape for an id that the vocabulary lacks, for texts that are empty or too long, and for a
   /// layer that is not there. Differentiable in the parameters.
   [[nodiscard]] virtual TextStates encode(const TextTokens& tokens, const TextLayer& layer) = 0;
-  /// The same of default_layer().
-  [[nodiscard]] TextStates encode(const TextTokens& tokens) { return encode(tokens, layer_); }
+  /// The same of default_layer(), with the fill of set_fill().
+  [[nodiscard]] TextStates encode(const TextTokens& tokens);
   /// The states that whoever it was opened for reads; at first those behind the last block, normed.
   [[nodiscard]] const TextLayer& default_layer() const { return layer_; }
   void set_default_layer(const TextLayer& layer) { layer_ = layer; }
+  void set_fill(const TextFill& fill) { fill_ = fill; }
 
   /// What it is called: "T5".
   [[nodiscard]] virtual std::string kind() const = 0;
@@ -137,6 +145,7 @@ class TextEncoder : public nn::Module {
  private:
   TextBlockHook hook_;
   TextLayer layer_;
+  TextFill fill_;
 };
 
 }  // namespace kinora::models

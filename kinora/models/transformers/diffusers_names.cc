@@ -78,16 +78,21 @@ nn::Naming naming_of_dit(int64_t depth) {
   return std::move(table.naming);
 }
 
+/// The captions' projection and the final layer of PixArt's line.
+void add_caption_ends(Table& table) {
+  table.add_layer("y_embedder.y_proj.fc1", {"caption_projection.linear_1"});
+  table.add_layer("y_embedder.y_proj.fc2", {"caption_projection.linear_2"});
+  table.naming.push_back({"final_layer.scale_shift_table", {"scale_shift_table"}});
+  table.add_layer("final_layer.linear", {"proj_out"});
+}
+
 /// What PixArt's line has before its blocks and behind them.
 Table caption_table() {
   Table table;
   table.add_layer("x_embedder.proj", {"pos_embed.proj"});
   table.add_embedder("t_embedder", "adaln_single.emb.timestep_embedder");
   table.add_layer("t_block.1", {"adaln_single.linear"});
-  table.add_layer("y_embedder.y_proj.fc1", {"caption_projection.linear_1"});
-  table.add_layer("y_embedder.y_proj.fc2", {"caption_projection.linear_2"});
-  table.naming.push_back({"final_layer.scale_shift_table", {"scale_shift_table"}});
-  table.add_layer("final_layer.linear", {"proj_out"});
+  add_caption_ends(table);
   return table;
 }
 
@@ -319,6 +324,12 @@ struct WanNames {
   bool has_positions = false;
 };
 
+/// RMSNorm of queries and keys over all heads.
+void add_joined_norms(Table& table, const std::string& path, const std::string& key) {
+  table.naming.push_back({path + "q_norm.weight", {key + "norm_q.weight"}});
+  table.naming.push_back({path + "k_norm.weight", {key + "norm_k.weight"}});
+}
+
 nn::Naming naming_of_wan(const WanNames& its) {
   Table table;
   table.add_layer("x_embedder.proj", {"patch_embedding"});
@@ -356,12 +367,27 @@ nn::Naming naming_of_wan(const WanNames& its) {
     table.add_layer(path + "cross_attn.kv_linear", {key + "attn2.to_k", key + "attn2.to_v"});
     for (const auto& [ours, theirs] : {std::pair("attn.", "attn1."), {"cross_attn.", "attn2."}}) {
       table.add_layer(path + ours + "proj", {key + theirs + "to_out.0"});
-      table.naming.push_back({path + ours + "q_norm.weight", {key + theirs + "norm_q.weight"}});
-      table.naming.push_back({path + ours + "k_norm.weight", {key + theirs + "norm_k.weight"}});
+      add_joined_norms(table, path + ours, key + theirs);
     }
     table.add_layer(path + "cross_norm", {key + "norm2"});
     table.add_layer(path + "mlp.fc1", {key + "ffn.net.0.proj"});
     table.add_layer(path + "mlp.fc2", {key + "ffn.net.2"});
+  }
+  return std::move(table.naming);
+}
+
+nn::Naming naming_of_ltx_video(int64_t depth) {
+  Table table;
+  table.add_layer("x_embedder.proj", {"proj_in"});
+  table.add_embedder("t_embedder", "time_embed.emb.timestep_embedder");
+  table.add_layer("t_block.1", {"time_embed.linear"});
+  add_caption_ends(table);
+  for (int64_t block = 0; block < depth; ++block) {
+    const std::string path = block_path(block);
+    const std::string key = block_key(block);
+    add_caption_block(table, path, key);
+    add_joined_norms(table, path + "attn.", key + "attn1.");
+    add_joined_norms(table, path + "cross_attn.", key + "attn2.");
   }
   return std::move(table.naming);
 }
@@ -489,6 +515,21 @@ std::optional<nn::Naming> find_wan_naming(const std::vector<std::string>& names)
   return naming_of_wan({.depth = depth,
                         .has_images = known.contains(embedder + "norm1.weight"),
                         .has_positions = known.contains(embedder + "pos_embed")});
+}
+
+nn::Naming ltx_video_naming(const ModelConfig& config) {
+  nn::Naming naming = naming_of_ltx_video(config.transformer.depth);
+  naming.front().shape = {config.transformer.hidden, config.in_channels};
+  return naming;
+}
+
+std::optional<nn::Naming> find_ltx_video_naming(const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  const int64_t depth = num_blocks(known);
+  if (depth == 0 || !known.contains("time_embed.linear.weight")) {
+    return std::nullopt;
+  }
+  return naming_of_ltx_video(depth);
 }
 
 nn::Naming diffusers_naming(const ModelConfig& config) {

@@ -43,6 +43,11 @@ namespace kinora::models {
 /// A naming of Wan's of files whose tables have a batch dim before the others.
 [[nodiscard]] nn::Naming with_batched_tables(nn::Naming naming, const ModelConfig& config);
 
+/// LTXVideoTransformer3DModel.
+[[nodiscard]] nn::Naming ltx_video_naming(const ModelConfig& config);
+[[nodiscard]] std::optional<nn::Naming> find_ltx_video_naming(
+    const std::vector<std::string>& names);
+
 /// Of a model's family; kConfig for one that diffusers lacks.
 [[nodiscard]] nn::Naming diffusers_naming(const ModelConfig& config);
 

@@ -1,21 +1,18 @@
 #include "kinora/models/transformers/dit.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/exp.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/sin.h>
 
 #include <cmath>
 #include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
+#include "kinora/models/layers/time_waves.h"
 #include "kinora/models/transformers/branches.h"
 #include "kinora/models/transformers/grid.h"
 #include "kinora/models/transformers/seams.h"
@@ -86,11 +83,7 @@ TimestepEmbedder::TimestepEmbedder(int64_t hidden, double time_scale, int64_t di
     : VectorEmbedder(dims, hidden), time_scale_(time_scale), dims_(dims) {}
 
 at::Tensor TimestepEmbedder::forward(const at::Tensor& t) const {
-  const int64_t half = dims_ / 2;
-  const at::Tensor frequencies =
-      at::exp(at::arange(half, t.options()) * (-std::log(kMaxPeriod) / static_cast<double>(half)));
-  const at::Tensor angles = (t * time_scale_).unsqueeze(1) * frequencies;  // [B, dims / 2]
-  return VectorEmbedder::forward(at::cat({at::cos(angles), at::sin(angles)}, 1));
+  return VectorEmbedder::forward(time_waves(t * time_scale_, dims_));
 }
 
 LabelEmbedder::Table::Table(const ModelConfig& config)

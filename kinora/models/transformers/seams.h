@@ -12,5 +12,8 @@ namespace kinora::models {
 /// LayerNorm(x) * (1 + scale) + shift.
 [[nodiscard]] at::Tensor modulated_norm(const at::Tensor& x, const at::Tensor& shift,
                                         const at::Tensor& scale);
+/// x / rms(x) * (1 + scale) + shift.
+[[nodiscard]] at::Tensor modulated_rms_norm(const at::Tensor& x, const at::Tensor& shift,
+                                            const at::Tensor& scale);
 
 }  // namespace kinora::models

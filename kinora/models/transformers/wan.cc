@@ -5,7 +5,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/gelu.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/where.h>
 
 #include "kinora/core/error.h"
@@ -24,19 +23,10 @@ namespace {
 
 constexpr int64_t kWanVectors = 6;
 constexpr double kWanRotaryBase = 10000.0;
+constexpr double kWanNormEpsilon = 1e-6;
 
 nn::Linear projection(int64_t hidden, int64_t parts) {
   return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
-}
-
-/// [B, tokens, C] -> [B, H, tokens, D].
-at::Tensor in_heads(const at::Tensor& x, int64_t num_heads) {
-  return x.unflatten(-1, {num_heads, -1}).transpose(1, 2);
-}
-
-/// q: [B, H, N, D]. Returns [B, N, C].
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return at::scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2);
 }
 
 /// Dims of a head that turn by frame, row and column.
@@ -48,17 +38,11 @@ std::vector<int64_t> wan_axes(const TransformerConfig& config) {
 
 }  // namespace
 
-JoinedHeadNorms::JoinedHeadNorms(const TransformerConfig& config)
-    : q_norm(config.hidden), k_norm(config.hidden) {
-  add_child("q_norm", q_norm);
-  add_child("k_norm", k_norm);
-}
-
 WanSelfAttention::WanSelfAttention(const TransformerConfig& config)
     : num_heads_(config.heads),
       qkv(projection(config.hidden, 3)),
       proj(projection(config.hidden, 1)),
-      norms_(config) {
+      norms_(config.hidden, kWanNormEpsilon) {
   add_child("qkv", qkv);
   add_child("proj", proj);
   add_child("", norms_);
@@ -68,7 +52,7 @@ at::Tensor WanSelfAttention::forward(const at::Tensor& x, const at::Tensor& rota
   const std::vector<at::Tensor> parts = qkv.forward(x.flatten(1, 2)).chunk(3, -1);  // [B, N, C]
   const at::Tensor q = nn::rotated(in_heads(norms_.q_norm.forward(parts[0]), num_heads_), rotary);
   const at::Tensor k = nn::rotated(in_heads(norms_.k_norm.forward(parts[1]), num_heads_), rotary);
-  return tapped(proj.forward(attend(q, k, in_heads(parts[2], num_heads_))).view_as(x));
+  return tapped(proj.forward(attend_heads(q, k, in_heads(parts[2], num_heads_))).view_as(x));
 }
 
 WanImageKeys::WanImageKeys(const TransformerConfig& config)
@@ -80,8 +64,8 @@ WanImageKeys::WanImageKeys(const TransformerConfig& config)
 at::Tensor WanImageKeys::attend(const at::Tensor& q, const at::Tensor& images) const {
   const int64_t num_heads = q.size(1);
   const std::vector<at::Tensor> kv = image_kv_linear.forward(images).chunk(2, -1);
-  return models::attend(q, in_heads(image_k_norm.forward(kv[0]), num_heads),
-                        in_heads(kv[1], num_heads));
+  return attend_heads(q, in_heads(image_k_norm.forward(kv[0]), num_heads),
+                      in_heads(kv[1], num_heads));
 }
 
 WanTextAttention::WanTextAttention(const TransformerConfig& config)
@@ -89,7 +73,7 @@ WanTextAttention::WanTextAttention(const TransformerConfig& config)
       q_linear(projection(config.hidden, 1)),
       kv_linear(projection(config.hidden, 2)),
       proj(projection(config.hidden, 1)),
-      norms_(config) {
+      norms_(config.hidden, kWanNormEpsilon) {
   add_child("q_linear", q_linear);
   add_child("kv_linear", kv_linear);
   add_child("proj", proj);
@@ -107,7 +91,7 @@ at::Tensor WanTextAttention::forward(const at::Tensor& x, const at::Tensor& cont
   const at::Tensor text = context.narrow(1, num_images, context.size(1) - num_images);
   const std::vector<at::Tensor> kv = kv_linear.forward(text).chunk(2, -1);
   const at::Tensor k = in_heads(norms_.k_norm.forward(kv[0]), num_heads_);
-  at::Tensor said = attend(q, k, in_heads(kv[1], num_heads_));
+  at::Tensor said = attend_heads(q, k, in_heads(kv[1], num_heads_));
   if (images_) {
     said = said + images_->attend(q, context.narrow(1, 0, num_images));
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kinora/models/transformers/caption_model.h"
+#include "kinora/models/transformers/joined_heads.h"
 #include "kinora/nn/layer_norm.h"
 #include "kinora/nn/linear.h"
 #include "kinora/nn/rms_norm.h"
@@ -12,15 +13,6 @@ namespace kinora::models {
 
 // Members that hold parameters are named as those of the other models of clips.
 // NOLINTBEGIN(readability-identifier-naming)
-
-/// RMSNorm of queries and of keys over all heads together: keys q_norm, k_norm, [C].
-class JoinedHeadNorms : public nn::Module {
- public:
-  explicit JoinedHeadNorms(const TransformerConfig& config);
-
-  nn::RmsNorm q_norm;
-  nn::RmsNorm k_norm;
-};
 
 /// Attention of a clip's tokens to each other: keys qkv, proj and those of JoinedHeadNorms.
 class WanSelfAttention : public nn::Module {

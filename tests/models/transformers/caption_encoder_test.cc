@@ -125,11 +125,9 @@ TEST(CaptionEncoderTest, EveryFamilyOfCaptionsTrainsItsOwn) {
     ModelConfig config = config_with_encoder();
     config.architecture = family.key;
     config.frames = family.is_video ? 2 : 1;
-    config.transformer.hidden = 48;  // of which all have positions
-    if (family.shape != transformer_shape) {
-      config.transformer = {};
-      set_small_network(config, 2, 16, 2);
-    }
+    const bool is_transformer = family.shape == transformer_shape;
+    config.transformer = {};
+    set_small_network(config, 2, is_transformer ? 48 : 16, is_transformer ? 3 : 2);
     const std::unique_ptr<Model> model = make_model(resolved(config));
     set_values(*model);
     const int64_t frames = config.frames;

@@ -39,24 +39,24 @@ struct ClipCase {
   int64_t text_tokens = 11;
   int64_t hidden = 144;
   int64_t heads = 2;
+  int64_t patch = 2;  ///< side
   static constexpr int64_t kWords = 20;
   /// Widths C a token and block that recompute level elementwise does not keep: norms, also of
   /// queries and keys, and 4 C of GELU.
   double elementwise = 6.0;
 
   [[nodiscard]] ModelConfig config() const {
-    constexpr int64_t kPatch = 2;
     ModelConfig config;
     config.architecture = architecture;
     config.transformer.depth = 2;
     config.transformer.hidden = hidden;
     config.transformer.heads = heads;
-    config.transformer.patch = kPatch;
+    config.transformer.patch = patch;
     config.transformer.patch_frames = 1;
     config.in_channels = 4;
     config.frames = frames;
-    config.height = rows * kPatch;
-    config.width = columns * kPatch;
+    config.height = rows * patch;
+    config.width = columns * patch;
     config.text_channels = 32;
     config.text_tokens = text_tokens;
     config.transformer.qk_norm = qk_norm ? ops::Switch::kOn : ops::Switch::kOff;

@@ -2,10 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -13,7 +11,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,15 +18,13 @@
 #include <vector>
 
 #include "kinora/core/error.h"
-#include "kinora/device/host_bytes.h"
-#include "kinora/io/safetensors.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/transformers/original_names.h"
 #include "tests/error_of.h"
 #include "tests/models/formula_values.h"
+#include "tests/models/transformers/diffusers_fixture.h"
 #include "tests/ops/tensors.h"
-#include "tests/places.h"
 #include "tests/tolerances.h"
 
 namespace kinora::models {
@@ -38,24 +33,14 @@ namespace wan_test {
 using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
-using Shapes = std::map<std::string, std::vector<int64_t>>;
 
 /// A file of tools/reference/make_wan_fixtures.py, whose top lists the tensors.
-class Fixture {
+class Fixture : public DiffusersFixture {
  public:
-  explicit Fixture(const std::string& name)
-      : file_(
-            io::SafetensorsFile::open(source_path("tests/models/data/" + name + ".safetensors"))) {}
-
-  /// Undefined where the file has none.
-  [[nodiscard]] at::Tensor find(const std::string& name) const {
-    const io::SafetensorsTensor* found = file_.find(name);
-    return found == nullptr ? at::Tensor()
-                            : device::tensor_from_bytes(found->dtype, found->shape, found->data);
-  }
+  using DiffusersFixture::DiffusersFixture;
 
   [[nodiscard]] ModelConfig config() const {
-    const json values = json::parse(file_.metadata().at("config"));
+    const json values = this->values();
     ModelConfig config;
     config.architecture = "wan";
     config.in_channels = values["out_channels"];
@@ -65,7 +50,7 @@ class Fixture {
     config.learn_sigma = false;
     config.time_scale = 1000.0;
     config.text_channels = values["text_dim"];
-    config.text_tokens = std::stoll(file_.metadata().at("text_tokens"));
+    config.text_tokens = std::stoll(metadata("text_tokens"));
     TransformerConfig& own = config.transformer;
     own.depth = values["num_layers"];
     own.heads = values["num_attention_heads"];
@@ -91,40 +76,10 @@ class Fixture {
     }
     return conditions;
   }
-
-  /// The shape of each of diffusers' parameters.
-  [[nodiscard]] Shapes shapes() const {
-    return json::parse(file_.metadata().at("shapes")).get<Shapes>();
-  }
-
- private:
-  io::SafetensorsFile file_;
 };
 
-std::map<std::string, std::vector<std::string>> keys_of(const nn::Naming& naming) {
-  std::map<std::string, std::vector<std::string>> keys;
-  for (const nn::OtherName& name : naming) {
-    keys[name.path] = name.keys;
-  }
-  return keys;
-}
-
-/// Gives the model what the formula makes of diffusers' names. Returns how many of these it has
-/// used.
 size_t set_weights(Model& model, const Shapes& shapes) {
-  const auto keys = keys_of(wan_naming(model.config()));
-  size_t used = 0;
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    std::vector<at::Tensor> parts;
-    for (const std::string& key : keys.at(path)) {
-      parts.push_back(formula_weight(key, shapes.at(key)));
-      ++used;
-    }
-    parameter->value =
-        at::cat(parts, 0).view(parameter->shape).contiguous().set_requires_grad(true);
-    parameter->grad = at::zeros(parameter->shape, at::kFloat);
-  }
-  return used;
+  return set_named_weights(model, wan_naming(model.config()), shapes);
 }
 
 class WanTest : public testing::TestWithParam<const char*> {};
@@ -148,21 +103,7 @@ TEST_P(WanTest, ForwardAndGradientsAreThoseOfDiffusers) {
     EXPECT_LT(ops::relative_error(conditions.image_prompt.grad(), fixture.find("grad.image")),
               tolerance::kWholeModel);
   }
-  const auto keys = keys_of(wan_naming(model.config()));
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    const std::vector<at::Tensor> parts =
-        parameter->grad.chunk(static_cast<int64_t>(keys.at(path).size()));
-    for (size_t part = 0; part < parts.size(); ++part) {
-      const std::string& key = keys.at(path)[part];
-      const at::Tensor own = parts[part].to(at::kDouble);
-      const at::Tensor got = at::stack(
-          {own.norm(),
-           (own * formula_values(key, shapes.at(key)).view(own.sizes()).to(at::kDouble)).sum()});
-      const at::Tensor want = fixture.find("grad." + key).to(at::kDouble);
-      const double norm = want[0].item<double>();
-      EXPECT_LT((got - want).abs().max().item<double>(), tolerance::kWholeModel * norm) << key;
-    }
-  }
+  expect_named_gradients(model, wan_naming(model.config()), fixture);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, WanTest,

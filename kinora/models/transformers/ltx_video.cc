@@ -1,0 +1,227 @@
+#include "kinora/models/transformers/ltx_video.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include <numbers>
+#include <vector>
+
+#include "kinora/core/error.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/seams.h"
+#include "kinora/models/transformers/transformer_family.h"
+#include "kinora/nn/rotary.h"
+#include "kinora/ops/parameter.h"
+
+// Shapes: B batch, T frames of patches, S patches of a frame, L text tokens, C hidden, H heads.
+
+namespace kinora::models {
+namespace {
+
+constexpr int64_t kLtxVectors = 6;
+constexpr double kLtxNormEpsilon = 1e-5;
+constexpr int64_t kLtxAxes = 3;  // frame, row, column
+// The clip whose positions are 0 to 1: seconds, and pixels along a side.
+constexpr double kLtxSeconds = 20.0;
+constexpr double kLtxPixels = 2048.0;
+constexpr double kLtxRotaryBase = 10000.0;
+
+nn::Linear ltx_projection(int64_t hidden, int64_t parts) {
+  return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
+}
+
+}  // namespace
+
+LtxSelfAttention::LtxSelfAttention(const TransformerConfig& config)
+    : num_heads_(config.heads),
+      qkv(ltx_projection(config.hidden, 3)),
+      proj(ltx_projection(config.hidden, 1)),
+      norms_(config.hidden, kLtxNormEpsilon) {
+  add_child("qkv", qkv);
+  add_child("proj", proj);
+  add_child("", norms_);
+}
+
+at::Tensor LtxSelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
+                                     const nn::Sequence& sequence, int64_t tokens_a_frame) const {
+  const std::vector<at::Tensor> parts = qkv.forward(x).chunk(3, -1);  // [B, T, S', C]
+  const at::Tensor turned = nn::rotated(
+      at::stack({norms_.q_norm.forward(parts[0]), norms_.k_norm.forward(parts[1])}), rotary);
+  const at::Tensor packed = at::stack({turned[0], turned[1], parts[2]}, 3)
+                                .unflatten(-1, {num_heads_, -1});  // [B, T, S', 3, H, D]
+  const int64_t frames = x.size(1);
+  // Where tokens are divided, those of each frame are: then frames are streams.
+  const std::vector<at::Tensor> streams =
+      sequence.divides_tokens() ? packed.unbind(1) : std::vector<at::Tensor>{packed.flatten(1, 2)};
+  const std::vector<int64_t> tokens(streams.size(), frames * tokens_a_frame / std::ssize(streams));
+  const std::vector<at::Tensor> attended =
+      sequence.stream_attention(nullptr, streams, tokens, /*text_lengths=*/{});
+  return tapped(proj.forward(at::stack(attended, 1).view_as(x)));
+}
+
+LtxTextAttention::LtxTextAttention(const TransformerConfig& config)
+    : num_heads_(config.heads),
+      q_linear(ltx_projection(config.hidden, 1)),
+      kv_linear(ltx_projection(config.hidden, 2)),
+      proj(ltx_projection(config.hidden, 1)),
+      norms_(config.hidden, kLtxNormEpsilon) {
+  add_child("q_linear", q_linear);
+  add_child("kv_linear", kv_linear);
+  add_child("proj", proj);
+  add_child("", norms_);
+}
+
+at::Tensor LtxTextAttention::forward(const at::Tensor& x, const at::Tensor& text,
+                                     const at::Tensor& lengths) const {
+  const at::Tensor q =
+      in_heads(norms_.q_norm.forward(q_linear.forward(x.flatten(1, 2))), num_heads_);
+  const std::vector<at::Tensor> kv = kv_linear.forward(text).chunk(2, -1);
+  const at::Tensor k = in_heads(norms_.k_norm.forward(kv[0]), num_heads_);
+  const at::Tensor said = attend_heads(q, k, in_heads(kv[1], num_heads_), lengths);
+  return tapped(proj.forward(said).view_as(x));
+}
+
+LtxBlock::LtxBlock(const TransformerConfig& config)
+    : attn(config),
+      cross_attn(config),
+      mlp(config.hidden, config.mlp_hidden(), config.hidden),
+      scale_shift_table(random_table(kLtxVectors, config.hidden)) {
+  add_child("attn", attn);
+  add_child("cross_attn", cross_attn);
+  add_child("mlp", mlp);
+  add_parameter("scale_shift_table", scale_shift_table);
+}
+
+at::Tensor LtxBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
+                             const nn::Sequence& sequence, const at::Tensor& rotary,
+                             int64_t tokens_a_frame) const {
+  const auto result = [&sequence](ops::BranchKind kind, const auto& compute) {
+    return sequence.branch(kind, [&] { return std::vector{compute()}; })[0];
+  };
+  const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
+  const at::Tensor mixed = gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
+                                       return attn.forward(modulated_rms_norm(x, m[0], m[1]),
+                                                           rotary, sequence, tokens_a_frame);
+                                     }));
+  const at::Tensor y = mixed + result(ops::BranchKind::kText, [&] {
+                         return cross_attn.forward(mixed, conditions.text, conditions.text_lengths);
+                       });
+  return tapped(gated_sum(y, m[5], sequence.mlp(mlp, modulated_rms_norm(y, m[3], m[4]))));
+}
+
+at::Tensor LtxBlock::first_norm(const at::Tensor& x, const BlockConditions& conditions) const {
+  const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
+  return modulated_rms_norm(x, m[0], m[1]);
+}
+
+at::Tensor LtxBlock::table() const {
+  return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
+}
+
+LtxVideo::LtxVideo(const ModelConfig& config) : CaptionModel(config), blocks(config.transformer) {
+  y_embedder.null_caption().zero_();
+  add_child("blocks", blocks);
+  set_block_buckets(numbered("blocks", config.transformer.depth), {}, {});
+}
+
+void LtxVideo::resolve(ModelConfig& config, const ModelConfig& published) {
+  if (config.compression == ModelConfig{}.compression) {
+    config.compression = published.compression;
+  }
+  if (config.frame_compression == ModelConfig{}.frame_compression) {
+    config.frame_compression = published.frame_compression;
+  }
+  if (config.transformer.patch == 0) {
+    config.transformer.patch = 1;
+  }
+  resolve_transformer(config, published);
+  const TransformerConfig& own = config.transformer;
+  KINORA_CHECK(own.patch == 1 && own.patch_frames == 1, kConfig,
+               "[ltx_video] model.patch and model.patch_frames must be 1, since the autoencoder "
+               "makes one token of each place, got ",
+               own.patch, " and ", own.patch_frames);
+  KINORA_CHECK(own.hidden >= 2 * kLtxAxes && own.hidden % 2 == 0, kConfig,
+               "[ltx_video] model.hidden must be even and at least ", 2 * kLtxAxes,
+               " for its rotary positions, got ", own.hidden);
+}
+
+double LtxVideo::macs(const ModelConfig& config) {
+  const TransformerMacs m(config);
+  return m.model(m.attention(m.tokens) + m.cross_attention + m.mlp) + m.modulation + m.captions;
+}
+
+at::Tensor LtxVideo::null_caption() const {
+  return text_encoder ? at::Tensor() : y_embedder.null_caption();
+}
+
+CaptionModel::TimeVectors LtxVideo::time_vectors(const at::Tensor& t,
+                                                 const diffusion::Conditions& conditions) const {
+  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  return {condition, modulation_vectors(t_block, condition)};
+}
+
+at::Tensor LtxVideo::table(int64_t use) const {
+  return blocks[use].table();
+}
+
+at::Tensor LtxVideo::angles(const Grid& grid, const at::Tensor& fps) const {
+  // In fp32 and in this order, as it was trained: the highest frequencies turn by thousands.
+  const int64_t hidden = config().transformer.hidden;
+  const int64_t count = hidden / (2 * kLtxAxes);  // frequencies of each axis
+  const at::TensorOptions options = fps.options();
+  const at::Tensor frequencies =
+      at::pow(kLtxRotaryBase, at::linspace(0.0, 1.0, count, options)) * std::numbers::pi / 2.0;
+  const auto pixels = [&](int64_t places) {
+    return at::arange(places, options) * static_cast<double>(config().compression) / kLtxPixels;
+  };
+  const at::Tensor seconds = at::arange(grid.frames, options) *
+                             (static_cast<double>(config().frame_compression) / fps).unsqueeze(1) /
+                             kLtxSeconds;  // [B, T]
+  const std::vector<int64_t> shape = {fps.size(0), grid.frames, grid.rows, grid.columns};
+  const at::Tensor places = at::stack({seconds.view({-1, grid.frames, 1, 1}).expand(shape),
+                                       pixels(grid.rows).view({1, 1, -1, 1}).expand(shape),
+                                       pixels(grid.columns).expand(shape)},
+                                      -1)
+                                .flatten(2, 3);  // [B, T, S, 3]
+  const at::Tensor turns = (frequencies.unsqueeze(1) * (places.unsqueeze(3) * 2.0 - 1.0))
+                               .flatten(3)  // of each frequency the three axes
+                               .repeat_interleave(2, -1);
+  // The first dims do not turn where they are no multiple.
+  return at::constant_pad_nd(turns, {hidden - turns.size(3), 0});
+}
+
+at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
+                             const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
+  check_inputs(x_t, t, conditions);
+  const Grid grid = grid_of(config(), x_t);
+  const at::Tensor rotary =
+      sequence().enter(angles(grid, required(conditions.fps, "fps", t).to(at::kFloat)));
+  const TimeVectors of_time = time_vectors(t, conditions);
+  BlockConditions inputs = block_conditions(of_time.vectors, conditions);
+  if (conditions.null_text.defined() && !text_encoder) {
+    inputs.text_lengths = at::where(conditions.null_text, 1, inputs.text_lengths);
+  }
+  const at::Tensor x =
+      x_embedder.forward(sequence().enter(to_patches(config(), x_t)));  // [B, T, S', C]
+  const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
+  const at::Tensor out = through_plain_blocks(
+      x, config().transformer.depth, pass,
+      [&](int64_t i, const at::Tensor& clip) {
+        return run_plain(
+            i, i < recompute_blocks(), clip, inputs,
+            [&tokens = *tokens, &block = blocks[i], rotary, places = grid.tokens_a_frame()](
+                const at::Tensor& in, const BlockConditions& given) {
+              return block.forward(in, given, tokens, rotary, places);
+            });
+      },
+      [&] { return blocks[0].first_norm(x, inputs); });
+  return finish(out, of_time.condition, x_t);
+}
+
+}  // namespace kinora::models

@@ -1,0 +1,96 @@
+#pragma once
+
+#include "kinora/models/transformers/caption_model.h"
+#include "kinora/models/transformers/joined_heads.h"
+#include "kinora/nn/linear.h"
+
+namespace kinora::models {
+
+// Members that hold parameters are named as those of the other models of clips.
+// NOLINTBEGIN(readability-identifier-naming)
+
+/// Attention of a clip's tokens to each other, whose positions turn each head in its own way: keys
+/// qkv, proj and those of JoinedHeadNorms.
+class LtxSelfAttention : public nn::Module {
+ public:
+  explicit LtxSelfAttention(const TransformerConfig& config);
+  /// x: [B, T, S', C]; rotary: fp32 [B, T, S', C] for nn::rotated; tokens_a_frame: S. Returns
+  /// [B, T, S', C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& rotary,
+                                   const nn::Sequence& sequence, int64_t tokens_a_frame) const;
+
+ private:
+  int64_t num_heads_;
+  nn::Linear qkv;   // [3 C, C]
+  nn::Linear proj;  // [C, C]
+  JoinedHeadNorms norms_;
+};
+
+/// Attention of a clip's tokens to the words of a text: keys q_linear, kv_linear, proj and those of
+/// JoinedHeadNorms.
+class LtxTextAttention : public nn::Module {
+ public:
+  explicit LtxTextAttention(const TransformerConfig& config);
+  /// x: [B, T, S', C]; text: [B, L, C], of which the first lengths[b] (int64 [B]) are read.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& text,
+                                   const at::Tensor& lengths) const;
+
+ private:
+  int64_t num_heads_;
+  nn::Linear q_linear;   // [C, C]
+  nn::Linear kv_linear;  // [2 C, C]
+  nn::Linear proj;       // [C, C]
+  JoinedHeadNorms norms_;
+};
+
+/// Attention among all tokens, to the text, MLP; norms without weights, by the root mean square.
+class LtxBlock : public nn::Module {
+ public:
+  explicit LtxBlock(const TransformerConfig& config);
+  /// rotary, tokens_a_frame: as LtxSelfAttention's.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
+                                   const nn::Sequence& sequence, const at::Tensor& rotary,
+                                   int64_t tokens_a_frame) const;
+  /// The norm that attention reads.
+  [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const BlockConditions& conditions) const;
+  /// The learned part of the block's vectors: [6, C].
+  [[nodiscard]] at::Tensor table() const;
+
+ private:
+  LtxSelfAttention attn;
+  LtxTextAttention cross_attn;
+  nn::Mlp mlp;
+  nn::Parameter scale_shift_table;  // [6, C]
+};
+
+/// The transformer of LTX-Video (HaCohen et al. 2024, "LTX-Video: realtime video latent
+/// diffusion"): attention over whole clips, with rotary positions in seconds and in pixels, so that
+/// it is told the frames a second; of captions the words alone are read. Given frames stand in the
+/// clip, at the time 0.
+class LtxVideo : public CaptionModel {
+ public:
+  explicit LtxVideo(const ModelConfig& config);
+  /// Family::resolve.
+  static void resolve(ModelConfig& config, const ModelConfig& published);
+  /// Family::macs.
+  [[nodiscard]] static double macs(const ModelConfig& config);
+
+  /// Of which a null caption is the first row, as an empty caption is one token.
+  [[nodiscard]] at::Tensor null_caption() const override;
+
+ private:
+  /// Needs text and fps.
+  [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
+                                   const diffusion::Conditions& conditions,
+                                   const diffusion::Pass& pass) override;
+  [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
+                                         const diffusion::Conditions& conditions) const override;
+  [[nodiscard]] at::Tensor table(int64_t use) const override;
+  /// Angles of all tokens, fp32 [B, T, S, C].
+  [[nodiscard]] at::Tensor angles(const Grid& grid, const at::Tensor& fps) const;
+
+  BlockList<LtxBlock> blocks;
+};
+// NOLINTEND(readability-identifier-naming)
+
+}  // namespace kinora::models

@@ -1,0 +1,203 @@
+// LTX-Video from words and from a first frame: a tiny pipeline that diffusers wrote, and what it
+// draws with it (tools/reference/make_pipeline_fixtures.py).
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kinora/checkpoint/weights_file.h"
+#include "kinora/core/error.h"
+#include "kinora/inference/convert_weights.h"
+#include "kinora/inference/decoder.h"
+#include "kinora/inference/drawing.h"
+#include "kinora/inference/pipeline_prompts.h"
+#include "kinora/inference/shown_samples.h"
+#include "kinora/models/families.h"
+#include "kinora/pipelines/decode.h"
+#include "kinora/pipelines/pipeline.h"
+#include "tests/error_of.h"
+#include "tests/places.h"
+
+namespace kinora::inference {
+namespace ltx_pipeline_test {
+
+namespace fs = std::filesystem;
+using checkpoint::WeightsFile;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class LtxPipelineTest : public testing::Test {
+ protected:
+  LtxPipelineTest() { fs::create_directories(scratch_); }
+  ~LtxPipelineTest() override { fs::remove_all(scratch_); }
+
+  static fs::path folder() { return source_path("tests/inference/data/ltx"); }
+  static WeightsFile drawn() { return WeightsFile::open(folder() / "drawn.safetensors"); }
+  static LoadOptions options(const std::vector<std::string>& more = {}) {
+    LoadOptions options{.device = DeviceChoice::kCpu,
+                        .overrides = {"model.frames=3", "model.height=2", "model.width=4"},
+                        .says = false};
+    options.overrides.insert(options.overrides.end(), more.begin(), more.end());
+    return options;
+  }
+  static Prompts prompts(const fs::path& path = folder()) {
+    return prompts_of_pipeline(
+        pipelines::find_pipeline(path).value(),
+        json::parse(drawn().metadata("prompts")).get<std::vector<std::string>>(),
+        read_recipe(path, options()), {.negative = drawn().metadata("negative"), .says = false});
+  }
+  static Request request() {
+    return {.encoded = std::make_shared<const Prompts>(prompts()),
+            .seed = std::stoull(drawn().metadata("seed"))};
+  }
+  /// Pictures of latents by such a recipe's decoder are those of diffusers.
+  static void expect_pictures(const ModelRecipe& recipe, const at::Tensor& latents,
+                              const std::string& name) {
+    const auto decoder = open_decoder(recipe, {}, at::kCPU);
+    const at::Tensor pictures =
+        (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
+    const double difference =
+        (pictures - drawn().read(name).to(at::kFloat)).abs().max().item<double>();
+    RecordProperty("largest_difference_of_" + name, std::to_string(difference));
+    EXPECT_LT(difference, 1.0 / 255.0) << name;
+  }
+  /// A copy whose file has these changes.
+  [[nodiscard]] fs::path changed(const fs::path& file, const json& changes) const {
+    const fs::path path = scratch_ / "pipeline";
+    fs::remove_all(path);
+    fs::copy(folder(), path, fs::copy_options::recursive);
+    std::ifstream in(path / file);
+    json values = json::parse(in);
+    values.update(changes);
+    std::ofstream(path / file) << values;
+    return path;
+  }
+  [[nodiscard]] const fs::path& scratch() const { return scratch_; }
+  static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
+    return ((ours - theirs).norm() / theirs.norm()).item<double>();
+  }
+
+ private:
+  fs::path scratch_ = fs::path(testing::TempDir()) / ("ltx-" + std::to_string(::getpid()));
+};
+
+// The text encoder reads the padding behind a text, the model does not.
+TEST_F(LtxPipelineTest, StatesAreThoseOfDiffusers) {
+  const Prompts ours = prompts();
+  const WeightsFile expected = drawn();
+  const at::Tensor states = expected.read("states");
+  const at::Tensor lengths = expected.read("lengths");
+  EXPECT_EQ(ours.shape.length, 128);
+  std::vector<data::Text> texts;
+  for (const Prompt& prompt : ours.all) {
+    texts.push_back(prompt.text);
+  }
+  texts.push_back(ours.negative.value());
+  ASSERT_EQ(std::ssize(texts), lengths.numel());
+  int64_t first = 0;
+  for (int64_t i = 0; i < std::ssize(texts); ++i) {
+    const data::Text& text = texts[static_cast<size_t>(i)];
+    const auto length = lengths[i].item<int64_t>();
+    ASSERT_EQ(text.length, length) << i;
+    EXPECT_LT(distance(at::tensor(text.tokens).view({128, -1}).narrow(0, 0, length),
+                       states.narrow(0, first, length)),
+              5e-6)
+        << i;
+    first += length;
+  }
+}
+
+TEST_F(LtxPipelineTest, ClipsAreThoseOfDiffusers) {
+  const ModelRecipe recipe = read_recipe(folder(), options());
+  EXPECT_EQ(recipe.sample.sampling.steps, 50);
+  EXPECT_EQ(recipe.sample.sampling.guidance, 3.0);
+  EXPECT_EQ(recipe.sample.sampling.last_level, 0.1);
+  EXPECT_EQ(recipe.objective.shift_tokens, (std::vector<int64_t>{1024, 4096}));
+  EXPECT_EQ(clip_fps(recipe.data), 25.0);
+  TrainedModel trained = load_trained(folder(), options());
+  const at::Tensor latents = Drawing(trained, {request()}, {.steps = 4}).draw();
+  EXPECT_LT(distance(latents, drawn().read("latents")), 1e-4);
+  expect_pictures(recipe, latents, "pictures");
+  expect_pictures(read_recipe(folder(), options({"autoencoder.decode_level=0.05",
+                                                 "autoencoder.decode_noise=0.025"})),
+                  latents.narrow(0, 0, 1), "pictures.told");
+}
+
+TEST_F(LtxPipelineTest, AFirstFrameGoesOnAsDiffusersLetsIt) {
+  const fs::path path =
+      changed("model_index.json", json{{"_class_name", "LTXImageToVideoPipeline"}});
+  TrainedModel trained = load_trained(path, options());
+  const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
+  DrawOptions draws{.steps = 4, .encoder = decoder.get()};
+  draws.given = (path / "first.png").string();
+  draws.fps = 30.0;
+  const at::Tensor latents = Drawing(trained, {request()}, draws).draw();
+  EXPECT_LT(distance(latents, drawn().read("latents.given")), 1e-4);
+  expect_pictures(trained.recipe, latents, "pictures.given");
+}
+
+TEST_F(LtxPipelineTest, SizesAreThosePublished) {
+  const ModelRecipe recipe = read_recipe(folder(), {.device = DeviceChoice::kCpu, .says = false});
+  // 161 frames of 512 x 704 pixels, of an autoencoder of 4 x 16 x 16.
+  EXPECT_EQ(recipe.model.sample_shape(), (std::vector<int64_t>{4, 41, 32, 44}));
+  EXPECT_EQ(recipe.model.compression, 16);
+  EXPECT_EQ(recipe.model.frame_compression, 4);
+}
+
+TEST_F(LtxPipelineTest, ConvertsToAFileAndBack) {
+  const fs::path file = scratch() / "own.safetensors";
+  (void)convert_weights({.from = folder(), .to = file});
+  const fs::path back = scratch() / "back";
+  (void)convert_weights({.from = file, .to = back});
+  const auto first = WeightsFile::open(folder() / "transformer");
+  const auto second = WeightsFile::open(back / "transformer");
+  EXPECT_EQ(second.names().size(), first.names().size() + 1);  // what null captions are read as
+  for (const std::string& name : first.names()) {
+    EXPECT_TRUE(first.read(name).equal(second.read(name))) << name;
+  }
+  std::ifstream ours(back / "transformer/config.json");
+  std::ifstream theirs(folder() / "transformer/config.json");
+  const json described = json::parse(ours);
+  const json published = json::parse(theirs);
+  for (const auto& [key, value] : published.items()) {
+    if (key != "_diffusers_version") {
+      EXPECT_EQ(described.value(key, json()), value) << key;
+    }
+  }
+}
+
+TEST_F(LtxPipelineTest, WhatDoesNotFitIsRefused) {
+  const auto refusal = [this](const fs::path& file, const json& changes) {
+    const fs::path path = changed(file, changes);
+    return error_of(ErrorKind::kConfig, [&] { return prompts(path); });
+  };
+  EXPECT_THAT(refusal("text_encoder/config.json", {{"d_model", 40}}),
+              AllOf(HasSubstr("states of 40 channels"), HasSubstr("takes 16")));
+  EXPECT_THAT(refusal("transformer/config.json", {{"qk_norm", "rms_norm"}}),
+              HasSubstr("qk_norm must be \"rms_norm_across_heads\", got \"rms_norm\""));
+  EXPECT_THAT(refusal("transformer/config.json", {{"patch_size", 2}}),
+              HasSubstr("patch_size must be 1, got 2"));
+  EXPECT_THAT(refusal("transformer/config.json", {{"cross_attention_dim", 64}}),
+              HasSubstr("cross_attention_dim must be 28, got 64"));
+  EXPECT_THAT(refusal("vae/config.json", {{"patch_size_t", 2}}),
+              HasSubstr("patch_size_t must be 1 in config.json, got 2"));
+  EXPECT_THAT(
+      refusal("vae/config.json",
+              {{"down_block_types", {"LTXVideoDownBlock3D", "LTXVideo095DownBlock3D"}}}),
+      HasSubstr("down_block_types must be all LTXVideoDownBlock3D or all LTXVideo095DownBlock3D"));
+  EXPECT_THAT(refusal("scheduler/scheduler_config.json", {{"time_shift_type", "linear"}}),
+              HasSubstr("time_shift_type must be \"exponential\""));
+}
+
+}  // namespace ltx_pipeline_test
+}  // namespace kinora::inference
