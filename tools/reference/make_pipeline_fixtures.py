@@ -660,6 +660,9 @@ def write_cogvideox_beside(name, negative):
     opened.vae.register_to_config(**of_vae)
     (folder / "vae").mkdir()
     opened.vae.save_config(folder / "vae")
+    config = folder / "vae/config.json"
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if "_name_or_path" not in line))  # of this machine
     pipeline = diffusers.CogVideoXImageToVideoPipeline(
         tokenizer=opened.tokenizer, text_encoder=opened.text_encoder, vae=opened.vae, scheduler=COG_5B,
         transformer=diffusers.CogVideoXTransformer3DModel.from_pretrained(folder / "transformer", dtype=torch.float32))
