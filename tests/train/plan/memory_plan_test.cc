@@ -576,8 +576,8 @@ TEST(PlanSearchTest, OffloadsFrozenWeightsWhereThatIsNeeded) {
 TEST(PlanSearchTest, FindsNothingWhereNothingFits) {
   const RunConfig config = config_of("imagenet-256-dit-xl2", {});
   PlanTarget target = kGpu;
-  target.memory = int64_t{4} << 30;
-  EXPECT_TRUE(search_plans(config, target, find_gpu("4"), 1).empty());
+  target.memory = int64_t{1} << 30;
+  EXPECT_TRUE(search_plans(config, target, find_gpu("1"), 1).empty());
 }
 
 TEST(MemoryBudgetTest, IsOfAGpu) {
