@@ -66,6 +66,16 @@ void divide_weights(models::Model& model, const comm::Group& group) {
   parallel::divide(model, group);
 }
 
+std::unique_ptr<parallel::PipelineLinks> divide_blocks(models::Model& model,
+                                                       const comm::Group& group, int64_t chunks) {
+  if (group.size() == 1) {
+    return nullptr;
+  }
+  const parallel::StagePlan plan = parallel::plan_stages(model.block_costs(), group.size(), chunks);
+  parallel::divide_blocks(model, model.buckets(), plan, group.rank());
+  return std::make_unique<parallel::PipelineLinks>(group, plan);
+}
+
 parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision precision,
                                      parallel::SequenceScheme scheme, const comm::Group& group,
                                      int64_t tensor, int64_t batch, at::Device device) {

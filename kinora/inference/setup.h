@@ -10,6 +10,7 @@
 #include "kinora/inference/recipe.h"
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
+#include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence_plan.h"
 
 /// What a model is computed on and by.
@@ -29,6 +30,13 @@ namespace kinora::inference {
 /// Leaves this rank's part of the linears (parallel::divide), before the model has memory. All
 /// ranks of the group call it. kConfig where the model cannot be divided so.
 void divide_weights(models::Model& model, const comm::Group& group);
+
+/// Leaves this rank's stages of the model, `chunks` of them, before it has memory, and returns what
+/// joins them; null where the group is of one rank, which keeps all blocks. All ranks of the group
+/// call it. kConfig where there are too few blocks.
+[[nodiscard]] std::unique_ptr<parallel::PipelineLinks> divide_blocks(models::Model& model,
+                                                                     const comm::Group& group,
+                                                                     int64_t chunks);
 
 /// How the ranks of `group` divide the tokens of `batch` samples, whose linears `tensor` ranks
 /// divide; measures the links between them,

@@ -226,11 +226,8 @@ TrainedModel initial_model(const ModelRecipe& recipe, at::Device device, uint64_
       .kernels = nullptr};
   diffusion::move_to(initial.objective, device);
   divide_weights(*initial.model, groups.tensor);
-  if (groups.pipeline.size() > 1) {
-    const parallel::StagePlan plan =
-        parallel::plan_stages(initial.model->block_costs(), groups.pipeline.size(), 1);
-    parallel::divide_blocks(*initial.model, initial.model->buckets(), plan, groups.pipeline.rank());
-    initial.links = std::make_shared<parallel::PipelineLinks>(groups.pipeline, plan);
+  initial.links = divide_blocks(*initial.model, groups.pipeline, /*chunks=*/1);
+  if (initial.links != nullptr) {
     initial.model->use_pipeline(std::make_shared<parallel::StagePipeline>(*initial.links));
   }
   held.buckets = initial.model->buckets();

@@ -563,7 +563,9 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   at::Tensor master;
   if (!bucket->owns_compute) {
     bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
-    master = fp32_copy_of(slice_of(values), is_far && has_far_master(*bucket));
+    // Of bf16 masters, which take its place below, it stays near.
+    const bool keeps_it = options_.masters == kernels::MasterFormat::kF32;
+    master = fp32_copy_of(slice_of(values), is_far && keeps_it && has_far_master(*bucket));
     bucket->compute = master;
     if (!is_fp32) {
       const at::ScalarType type = bucket->whole_compute.scalar_type();

@@ -293,10 +293,10 @@ comm::Work DataParallel::bring(size_t index) {
     if (options_.before_fetch) {
       options_.before_fetch(index);
     }
-    if (shard_group().size() == 1 || !arena_.options().sharding.divides()) {
-      device::copy_bytes(bucket.compute, whole_compute_[index]);
-    } else {
+    if (arena_.options().sharding.divides()) {
       torus_of(bucket).all_gather(whole_compute_[index], bucket.compute);
+    } else {
+      device::copy_bytes(bucket.compute, whole_compute_[index]);
     }
     link_->mark(index);
   });

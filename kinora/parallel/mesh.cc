@@ -97,13 +97,14 @@ Mesh::Mesh(const comm::Group& world, const MeshShape& shape)
   for (const Axis axis : kAxes) {
     groups_[static_cast<size_t>(axis)] = group_of(stride_of(shape_, axis), shape_.size(axis));
   }
-  sample_group_ = group_of(1, shape_.guidance * shape_.sequence * shape_.tensor);
-  if (shape_.pipeline > 1) {
+  const int64_t in_a_stage = shape_.guidance * shape_.sequence * shape_.tensor;
+  if (shape_.pipeline == 1) {
+    sample_group_ = group_of(1, in_a_stage);
+  } else {
     // Each line of one stage, with those of the others.
     std::vector<std::vector<int64_t>> samples;
     const int64_t of_a_stage = world.size() / shape_.pipeline;
-    for (const std::vector<int64_t>& line :
-         lines(1, ranks_of_sample() / shape_.pipeline, of_a_stage)) {
+    for (const std::vector<int64_t>& line : lines(1, in_a_stage, of_a_stage)) {
       std::vector<int64_t>& all = samples.emplace_back();
       for (int64_t stage = 0; stage < shape_.pipeline; ++stage) {
         for (const int64_t rank : line) {

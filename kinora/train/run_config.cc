@@ -111,8 +111,8 @@ void describe_parallel(Fields& fields, RunConfig& config) {
   const auto scope = fields.scope("parallel");
   fields.add("plugin", config.plugin,
              "Booster's name for the strategy: ddp, zero1, zero2, zero3, gemini (zero3, with "
-             "optim.offload "
-             "and optim.offload_weights) or hybrid; empty, or hybrid = as the other keys say.");
+             "optim.offload and optim.offload_weights) or hybrid; empty, or hybrid = as the other "
+             "keys say.");
   fields.add(
       "zero_stage", parallel.zero_stage,
       "What the ranks along shard divide: 0 = nothing; 1 = master weights, moments and "

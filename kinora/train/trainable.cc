@@ -85,13 +85,7 @@ std::unique_ptr<parallel::PipelineLinks> divided_blocks(const PluginConfig& conf
                kConfig,
                "[pipeline] parallel.pipeline_chunks and parallel.pipeline_schedule are of a "
                "pipeline, and parallel.pipeline is 1. Hint: parallel.pipeline=2");
-  if (group.size() == 1) {
-    return nullptr;
-  }
-  const parallel::StagePlan plan =
-      parallel::plan_stages(model.block_costs(), group.size(), config.pp_chunks);
-  parallel::divide_blocks(model, model.buckets(), plan, group.rank());
-  return std::make_unique<parallel::PipelineLinks>(group, plan);
+  return inference::divide_blocks(model, group, config.pp_chunks);
 }
 
 }  // namespace

@@ -397,16 +397,17 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& o
 
 optim::OptimizerConfig Booster::placed(const optim::OptimizerConfig& optimizer,
                                        int64_t num_parameters) const {
-  const bool measures =
-      options_.plugin == "gemini" && options_.plugin_config.placement == Placement::kAuto;
-  // A CPU has one memory.
-  const int64_t free = measures && device_.is_cuda() ? device::free_memory(device_) : INT64_MAX;
   const comm::Group& group = mesh_.state_group();
-  // The ranks agree: that with the least decides.
-  const at::Tensor least = at::full({1}, -static_cast<double>(free), at::kFloat);
-  group.all_reduce(least, comm::Reduction::kMax);
-  return train::placed(options_, optimizer, num_parameters, group.size(),
-                       static_cast<int64_t>(-least.item<float>()));
+  int64_t free = INT64_MAX;  // a CPU has one memory
+  if (options_.plugin == "gemini" && options_.plugin_config.placement == Placement::kAuto &&
+      device_.is_cuda()) {
+    // The ranks agree: that with the least decides.
+    const at::Tensor least =
+        at::full({1}, -static_cast<double>(device::free_memory(device_)), at::kFloat);
+    group.all_reduce(least, comm::Reduction::kMax);
+    free = static_cast<int64_t>(-least.item<float>());
+  }
+  return train::placed(options_, optimizer, num_parameters, group.size(), free);
 }
 
 TorchModuleOptions Booster::module_options(const optim::OptimizerConfig& optimizer) const {

@@ -137,6 +137,12 @@ void compute_divided(const DividedLayer& layer, const c10::OperatorHandle& opera
   }
   at::Tensor output;
   if (name == "aten::addmm") {
+    for (const size_t factor : {size_t{3}, size_t{4}}) {
+      KINORA_CHECK(
+          argument(factor).toScalar().equal(1), kConfig, "[booster] ", layer.name,
+          " multiplies what it adds up by a factor, which layers that ranks divide cannot. "
+          "Hint: take the layer out of tensor_rules");
+    }
     output = at::mm(argument(found->input).toTensor(), weight);
     torch::jit::drop(*stack, num_arguments);
   } else {

@@ -2,9 +2,11 @@
 #include "kinora/train/boost/divided_layer.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -196,6 +198,20 @@ TEST(DividedLayerTest, RefusesWhatRanksCannotDivide) {
                 HasSubstr("layer wide is named by two of tensor_rules"));
     EXPECT_THAT(refusal(Transformer(), {{"blocks.*", LayerCut::kInputs}}),
                 HasSubstr("tensor_rules"));
+    struct Scaled : torch::nn::Module {
+      Scaled() : linear(register_module("linear", torch::nn::Linear(8, 8))) {}
+      torch::nn::Linear linear;
+    } scaled;
+    BoosterOptions options = fp32();
+    options.plugin_config.tp_size = 2;
+    options.tensor_rules = {{"linear", LayerCut::kGathered}};
+    Boosted boosted = Booster(options, world).boost(scaled, {}, {.value = 1e-2});
+    EXPECT_THAT(error_of(ErrorKind::kConfig,
+                         [&] {
+                           return at::addmm(scaled.linear->bias, at::ones({2, 8}),
+                                            scaled.linear->weight.t(), 1.0, 0.5);
+                         }),
+                HasSubstr("linear multiplies what it adds up by a factor"));
     Transformer frozen;
     frozen.wide->weight.set_requires_grad(false);
     EXPECT_THAT(refusal(frozen, {{"wide", LayerCut::kOutputs}}),
