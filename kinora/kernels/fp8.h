@@ -12,6 +12,10 @@
 /// This header has the arguments and the CPU reference; kernels/cuda/fp8.h the launchers.
 namespace kinora::kernels {
 
+[[nodiscard]] inline bool is_fp8(DType type) {
+  return type == DType::kF8E4M3 || type == DType::kF8E5M2;
+}
+
 /// The largest finite numbers of the formats.
 inline constexpr float kLargestE4M3 = 448.0F;
 inline constexpr float kLargestE5M2 = 57344.0F;

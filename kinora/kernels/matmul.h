@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kinora/core/dtype.h"
+#include "kinora/kernels/fp8.h"
 
 /// What a matrix product is; kernels/cuda/matmul.h computes it.
 namespace kinora::kernels {
@@ -32,8 +33,9 @@ enum class Scaling : uint8_t {
 /// D[m, n] = op(A)[m, k] op(B)[k, n] (+ D), all row major: op(A) = A^T where transpose_a, A then
 /// being stored [k, m]. fp32 accumulation (fp32 inputs: no TF32). Types of A and B: equal, or both
 /// 8-bit floats, of which one at least is E4M3; D in the type of A, or in fp32; for 8-bit floats
-/// bf16, fp16 or fp32. Hopper multiplies 8-bit floats only along adjacent elements: transpose_a =
-/// false, transpose_b = true, and all of m, n, k multiples of 16.
+/// bf16, fp16 or fp32, or E4M3 quantised by a given scale (both kTensor, nothing accumulated).
+/// Hopper multiplies 8-bit floats only along adjacent elements: transpose_a = false, transpose_b =
+/// true, and all of m, n, k multiples of 16.
 struct MatmulProblem {
   int64_t m = 0;
   int64_t n = 0;
@@ -82,6 +84,10 @@ struct MatmulArguments {
   /// On 16 bytes: the library refuses other addresses (seen with cuBLASLt 13.1 on an H200).
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
+  /// D in fp8, in device memory: what results are multiplied by, and then rounded; and the largest
+  /// magnitude before that, overwritten.
+  const float* d_scale = nullptr;
+  float* d_amax = nullptr;
 };
 
 /// Whether the product has an array `aux`.
@@ -95,10 +101,10 @@ struct MatmulArguments {
   return epilogue == Epilogue::kGeluGradBias || epilogue == Epilogue::kBiasGrad;
 }
 
-/// The type of `bias`: D's, but bf16 where 8-bit floats give fp32.
+/// The type of `bias`: D's, but bf16 where 8-bit floats give fp32 or 8-bit floats.
 [[nodiscard]] inline DType bias_type(const MatmulProblem& problem) {
-  const bool fp8 = problem.a_type == DType::kF8E4M3 || problem.a_type == DType::kF8E5M2;
-  return fp8 && problem.d_type == DType::kF32 ? DType::kBF16 : problem.d_type;
+  const bool is_sixteen = problem.d_type == DType::kBF16 || problem.d_type == DType::kF16;
+  return is_fp8(problem.a_type) && !is_sixteen ? DType::kBF16 : problem.d_type;
 }
 
 /// The type of the product's one vector, `bias` or `bias_grad`.

@@ -20,10 +20,6 @@ namespace {
 constexpr uintmax_t kMaxFileBytes = 16 << 20;
 constexpr size_t kMaxLineBytes = 1024;
 
-bool is_fp8(DType type) {
-  return type == DType::kF8E4M3 || type == DType::kF8E5M2;
-}
-
 std::string_view name_of(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::kNone:

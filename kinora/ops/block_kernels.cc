@@ -289,6 +289,22 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
       return {{}, {.value = out, .number = consumer.number, .room = consumer.room}};
     }
   }
+  if (!adds && !keep && x.fp8.defined() && linear.bias.defined() &&
+      impl.fuses(consumer.number, x.rows())) {
+    const Operand& weight = fp8()->weight(linear.number);
+    constexpr size_t kFused = 0;
+    Operand out;
+    const auto run = [&](size_t way) {
+      out = way == kFused ? impl.fp8->linear_gelu(x, weight, linear.bias, consumer.number)
+                          : gelu(impl.fp8->linear(x, weight, linear.bias), consumer);
+    };
+    const size_t way = impl.ways.choose(
+        impl.fp8->gelu_problem(x, weight),
+        {{"fused", impl.fp8->has_linear_gelu(x, weight)}, {"in steps", true}}, run);
+    impl.count(x, linear);
+    run(way);
+    return {{}, std::move(out)};
+  }
   if (!impl.products || x.fp8.defined() || impl.covers(consumer.number, x.rows()) ||
       (adds && !keep)) {
     const at::Tensor pre = this->linear(x, linear, addend);

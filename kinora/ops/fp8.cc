@@ -218,7 +218,7 @@ Operand Fp8::quantise(const at::Tensor& value, int64_t number, Role role,
     return operand;
   }
   Operand operand = unfilled(value.sizes(), number, role);
-  if (scaling_ == Fp8Scaling::kCurrent) {
+  if (scaling_ == Fp8Scaling::kCurrent || (is_for_sampling() && !knows_scales())) {
     // A factor of the operand's own: another pass may quantise the linear's next one before
     // backward reads this.
     operand.factors = at::empty({1}, inverse_.options());

@@ -31,8 +31,8 @@ enum class Fp8Scaling : uint8_t {
 enum class Fp8Use : uint8_t {
   kTraining,
   /// Passes without gradients, of weights that stay: delayed scaling, whose scales begin anew with
-  /// each run of sampling, so that a run's first pass computes in the block's type. Nothing has a
-  /// transposed copy.
+  /// each run of sampling. A run's first pass takes each operand's scale from the operand itself.
+  /// Nothing has a transposed copy.
   kSampling,
 };
 
@@ -64,9 +64,11 @@ class Fp8 {
   /// by and by, since each is read only here.
   void quantise_weights(const std::vector<LinearWeights>& linears);
 
-  /// With delayed scaling nothing is known of inputs and gradients in the first step: it computes
-  /// in the block's type, and only measures. The step after restore() is no first one.
-  [[nodiscard]] bool is_calibrating() const { return is_delayed() && num_steps_ <= 1; }
+  /// With delayed scaling nothing is known of inputs and gradients in the first step: training
+  /// computes it in the block's type, and only measures. The step after restore() is no first one.
+  [[nodiscard]] bool is_calibrating() const {
+    return is_delayed() && num_steps_ <= 1 && !is_for_sampling();
+  }
   /// Whether an operand's scale is known before the operand, so that what makes it can quantise it.
   [[nodiscard]] bool knows_scales() const { return is_delayed() && num_steps_ > 1; }
 

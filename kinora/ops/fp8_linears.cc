@@ -263,6 +263,36 @@ at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at:
                     sum);
 }
 
+MatmulProblem Fp8Linears::gelu_problem(const Operand& x, const Operand& weight) const {
+  MatmulProblem problem =
+      fp8_problems(fp8_->scaling(), product_shape(x, weight), device::dtype_of(type_)).forward;
+  problem.epilogue = kernels::Epilogue::kBiasGelu;
+  problem.d_type = fp8_type(fp8_->scaling(), Fp8::kInput);
+  return problem;
+}
+
+bool Fp8Linears::has_linear_gelu(const Operand& x, const Operand& weight) {
+  const MatmulProblem problem = gelu_problem(x, weight);
+  return fp8_->is_for_sampling() && type_ == device::scalar_type(kernels::bias_type(problem)) &&
+         products_.supports(problem);
+}
+
+Operand Fp8Linears::linear_gelu(const Operand& x, const Operand& weight, const at::Tensor& bias,
+                                int64_t consumer) {
+  const MatmulProblem problem = gelu_problem(x, weight);
+  Operand result = fp8_->unfilled({problem.m, problem.n}, consumer, Fp8::kInput);
+  const kernels::Fp8Output output = fp8_->output(result, Fp8::kInput);
+  products_.run(problem, {.a = x.fp8.data_ptr(),
+                          .b = weight.fp8.data_ptr(),
+                          .d = output.data,
+                          .bias = bias.data_ptr(),
+                          .a_scale = x.factors.const_data_ptr<float>(),
+                          .b_scale = weight.factors.const_data_ptr<float>(),
+                          .d_scale = output.scale,
+                          .d_amax = output.amax});
+  return result;
+}
+
 at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight, const at::Tensor& sum) {
   return run_adding(
       fp8_problems(fp8_->scaling(), product_shape(dy, weight), device::dtype_of(type_)).input_grad,

@@ -71,6 +71,13 @@ class Fp8Linears {
   /// `weight` is Fp8's; bias: undefined: none. sum: added, and overwritten; undefined: none.
   [[nodiscard]] at::Tensor linear(const Operand& x, const Operand& weight, const at::Tensor& bias,
                                   const at::Tensor& sum = {});
+  /// GELU(x W^T + bias) as the input of linear `consumer`, which fuses() its rows, quantised within
+  /// the product. Sampling alone: nothing of it is kept, nor has it a transposed copy.
+  [[nodiscard]] Operand linear_gelu(const Operand& x, const Operand& weight, const at::Tensor& bias,
+                                    int64_t consumer);
+  /// That product, and whether the library has it.
+  [[nodiscard]] kernels::MatmulProblem gelu_problem(const Operand& x, const Operand& weight) const;
+  [[nodiscard]] bool has_linear_gelu(const Operand& x, const Operand& weight);
   [[nodiscard]] at::Tensor input_grad(const Operand& dy, const Operand& weight,
                                       const at::Tensor& sum = {});
   /// out: [out, in], rows at any distance.

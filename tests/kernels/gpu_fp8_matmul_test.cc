@@ -152,6 +152,30 @@ TEST_F(GpuFp8MatmulTest, LargeProductsEqualTheCpu) {
   EXPECT_TRUE(missing_.empty() && refused_.empty());
 }
 
+TEST_F(GpuFp8MatmulTest, EightBitResultsEqualTheCpu) {
+  for (const bool search : {false, true}) {
+    Matmul matmul({.search = search});
+    for (const auto& [m, n, k] : {Sizes{64, 64, 64}, Sizes{144, 48, 272}, Sizes{256, 1152, 256}}) {
+      for (const bool fast : {false, true}) {
+        for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kBias, Epilogue::kBiasGelu}) {
+          run_or_note(&matmul, {.m = m,
+                                .n = n,
+                                .k = k,
+                                .transpose_b = true,
+                                .a_type = kE4,
+                                .b_type = kE4,
+                                .d_type = kE4,
+                                .epilogue = epilogue,
+                                .fast_accumulation = fast});
+        }
+      }
+    }
+  }
+  print("not in this library", missing_);
+  print("proposed, but refused", refused_);
+  EXPECT_TRUE(missing_.empty() && refused_.empty());
+}
+
 TEST_F(GpuFp8MatmulTest, OneOperandAtLeastMustBeE4M3) {
   Matmul matmul({.search = false});
   const MatmulProblem problem{

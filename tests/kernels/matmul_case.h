@@ -22,10 +22,6 @@
 /// comparison with sums in double.
 namespace kinora::kernels::matmul_test {
 
-inline bool is_fp8(DType type) {
-  return size_of(type) == 1;
-}
-
 /// Numbers of any floating-point type.
 struct Array {
   Array(int64_t count, DType element_type)
@@ -72,6 +68,8 @@ inline double rounding(DType type) {
       return 0x1p-8;
     case DType::kF16:
       return 0x1p-11;
+    case DType::kF8E4M3:
+      return 0x1p-4;
     default:
       return 0x1p-24;
   }
@@ -109,6 +107,9 @@ inline double factor_at(const std::vector<float>& factors, Scaling scaling, int6
   return 0.0;
 }
 
+/// What results of 8 bits are multiplied by.
+inline constexpr float kDScale = 8.0F;
+
 /// A product's arrays on the host, filled with random numbers, and what comes out.
 class Case {
  public:
@@ -125,7 +126,9 @@ class Case {
         b_factors_(static_cast<size_t>(num_factors(p_.b_scaling, p_.n, p_.k)), 1.0F) {
     fill(p_.a_scaling, p_.m, 1, &a_, &a_factors_);
     fill(p_.b_scaling, p_.n, 2, &b_, &b_factors_);
-    d_.fill(3);
+    if (!is_fp8(p_.d_type)) {
+      d_.fill(3);
+    }
     aux_.fill(4);
     vector_.fill(5);
     if (is_fp8(p_.a_type) && p_.a_scaling == Scaling::kTensor) {
@@ -175,6 +178,9 @@ class Case {
       }
     };
     const double unit = rounding(p_.d_type);
+    const double scale = is_fp8(p_.d_type) ? kDScale : 1.0;
+    double largest = 0.0;
+    double largest_tolerance = 0.0;
     std::vector<Sum> column_sums(static_cast<size_t>(p_.n));
     for (int64_t batch = 0; batch < p_.batch; ++batch) {
       for (int64_t i = 0; i < p_.m; ++i) {
@@ -183,7 +189,7 @@ class Case {
           double value = product(batch, i, j, &magnitude);
           double tolerance = summation(p_) * magnitude;
           const int64_t at = batch * p_.d_stride + i * p_.ldd + j;
-          if (p_.accumulate || p_.epilogue != Epilogue::kNone) {
+          if (p_.accumulate || (p_.epilogue != Epilogue::kNone && !is_fp8(p_.d_type))) {
             // Some of the library's algorithms round the product to D's type before they add D or
             // the bias, and again after each (seen on an H200 with fp16 and bf16).
             tolerance += 1.01 * unit * std::abs(value);
@@ -217,11 +223,21 @@ class Case {
             tolerance = 1.13 * tolerance + 4e-3 * std::abs(value);
             value *= gelu_tanh_grad(x);
           }
+          if (std::abs(value) > largest) {
+            largest = std::abs(value);
+            largest_tolerance = tolerance;
+          }
           tolerance += 1.01 * unit * std::abs(value) + 1e-7;
-          expect_near(got_d_.at(at), value, tolerance, "d", i, j);
+          if (is_fp8(p_.d_type)) {
+            tolerance += 0x1p-10 / scale;  // half of the smallest number
+          }
+          expect_near(got_d_.at(at) / scale, value, tolerance, "d", i, j);
           column_sums[static_cast<size_t>(j)].add(value, tolerance);
         }
       }
+    }
+    if (is_fp8(p_.d_type)) {
+      expect_near(got_amax_, largest, largest_tolerance + 1e-6, "amax", 0, 0);
     }
     const auto expect_bias_grad = [&](int64_t i, const Sum& sum) {
       // The terms' errors are as often up as down.
@@ -268,6 +284,8 @@ class Case {
           a_factors(c.a_factors_),
           // One factor may lie in an array of them, on 16 bytes.
           b_factors(c.b_factors_, c.p_.b_scaling == Scaling::kTensor ? 4 : 0),
+          d_scale(std::vector<float>{kDScale}),
+          d_amax(std::vector<float>{0.0F}),
           is_fp8_(is_fp8(c.p_.a_type)),
           epilogue_(c.p_.epilogue) {}
 
@@ -296,12 +314,14 @@ class Case {
       if (is_fp8_) {
         arguments.a_scale = a_factors.data();
         arguments.b_scale = b_factors.data();
+        arguments.d_scale = d_scale.data();
+        arguments.d_amax = d_amax.data();
       }
       return arguments;
     }
 
     DeviceArray<uint8_t> a, b, d, aux, vector;
-    DeviceArray<float> a_factors, b_factors;
+    DeviceArray<float> a_factors, b_factors, d_scale, d_amax;
 
    private:
     bool is_fp8_;
@@ -375,6 +395,7 @@ class Case {
     got_d_.bytes = device.d.host();
     got_aux_.bytes = device.aux.host();
     got_vector_.bytes = device.vector.host();
+    got_amax_ = device.d_amax.host().front();
   }
   /// Between the rows nothing is written.
   void check_gaps(const std::string& name) const {
@@ -398,6 +419,7 @@ class Case {
   std::vector<float> a_factors_, b_factors_;
   std::vector<double> a_values_, b_values_;
   Array got_d_{0, DType::kF32}, got_aux_{0, DType::kF32}, got_vector_{0, DType::kF32};
+  float got_amax_ = 0.0F;
 };
 
 /// Matmul needs no kernels of our own, so these tests also run without nvcc.

@@ -8,6 +8,7 @@
 
 #include "kinora/core/dtype.h"
 #include "kinora/kernels/elements.h"
+#include "kinora/kernels/fp8.h"
 #include "kinora/kernels/random.h"
 #include "tests/kernels/tolerance.h"
 
@@ -21,10 +22,6 @@ inline std::vector<float> random_values(int64_t count, uint64_t sample, float sc
                 Distribution::kNormal, scale);
   }
   return values;
-}
-
-inline bool is_fp8(DType type) {
-  return type == DType::kF8E4M3 || type == DType::kF8E5M2;
 }
 
 /// The bytes of an array of `type` with these values.

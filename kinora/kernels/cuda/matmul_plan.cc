@@ -28,8 +28,9 @@ cudaDataType_t library_type(DType type) {
   }
 }
 
-bool is_fp8(DType type) {
-  return type == DType::kF8E4M3 || type == DType::kF8E5M2;
+/// Of what is added to the product.
+DType c_type(const MatmulProblem& problem) {
+  return is_fp8(problem.d_type) ? bias_type(problem) : problem.d_type;
 }
 
 bool has_vector(Epilogue epilogue) {
@@ -175,6 +176,10 @@ uint32_t allowed_reductions(const MatmulContext& context, const MatmulPlan& plan
     ok = ok && set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, kAligned) &&
          set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, kAligned);
   }
+  if (is_fp8(problem.d_type)) {
+    ok = ok && set(operation, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, kAligned) &&
+         set(operation, CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, kAligned);
+  }
   if (has_block_scaling(problem)) {
     ok = ok &&
          set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, library_scaling(problem.b_scaling)) &&
@@ -217,6 +222,9 @@ std::optional<MatmulPlan> make_plan(const MatmulProblem& problem,
       (problem.transpose_a || !problem.transpose_b || problem.batch > 1)) {
     return std::nullopt;
   }
+  if (is_fp8(problem.d_type) && (problem.accumulate || has_block_scaling(problem))) {
+    return std::nullopt;
+  }
   MatmulPlan plan{.problem = problem, .alignment = alignment};
   const int64_t m = problem.m;
   const int64_t n = problem.n;
@@ -227,6 +235,7 @@ std::optional<MatmulPlan> make_plan(const MatmulProblem& problem,
                    problem.a_stride) ||
       !init_layout(&plan.b, problem.b_type, tb ? n : k, tb ? k : n, problem.ldb, problem.batch,
                    problem.b_stride) ||
+      !init_layout(&plan.c, c_type(problem), m, n, problem.ldd, problem.batch, problem.d_stride) ||
       !init_layout(&plan.d, problem.d_type, m, n, problem.ldd, problem.batch, problem.d_stride) ||
       !init_operation(&plan)) {
     return std::nullopt;
@@ -253,7 +262,7 @@ std::vector<MatmulAlgorithm> proposals(const MatmulContext& context, const Matmu
   MatmulPlan copy = plan;
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(count));
   int found = 0;
-  if (cublasLtMatmulAlgoGetHeuristic(context.handle, &copy.operation, &copy.b, &copy.a, &copy.d,
+  if (cublasLtMatmulAlgoGetHeuristic(context.handle, &copy.operation, &copy.b, &copy.a, &copy.c,
                                      &copy.d, &preference, count, results.data(),
                                      &found) != CUBLAS_STATUS_SUCCESS) {
     return {};
@@ -283,11 +292,11 @@ std::optional<MatmulAlgorithm> restore(const MatmulContext& context, const Matmu
     return std::nullopt;
   }
   const MatmulProblem& problem = plan.problem;
-  const cudaDataType_t d_type = library_type(problem.d_type);
   MatmulAlgorithm result;
   cublasLtMatmulAlgo_t* algo = &result.algo;
   if (cublasLtMatmulAlgoInit(context.handle, kComputeType, kScaleType, library_type(problem.b_type),
-                             library_type(problem.a_type), d_type, d_type, choice.id,
+                             library_type(problem.a_type), library_type(c_type(problem)),
+                             library_type(problem.d_type), choice.id,
                              algo) != CUBLAS_STATUS_SUCCESS ||
       !set(algo, CUBLASLT_ALGO_CONFIG_TILE_ID, choice.tile) ||
       !set(algo, CUBLASLT_ALGO_CONFIG_STAGES_ID, choice.stages) ||
@@ -302,7 +311,7 @@ std::optional<MatmulAlgorithm> restore(const MatmulContext& context, const Matmu
   }
   MatmulPlan copy = plan;
   cublasLtMatmulHeuristicResult_t check = {};
-  if (cublasLtMatmulAlgoCheck(context.handle, &copy.operation, &copy.b, &copy.a, &copy.d, &copy.d,
+  if (cublasLtMatmulAlgoCheck(context.handle, &copy.operation, &copy.b, &copy.a, &copy.c, &copy.d,
                               algo, &check) != CUBLAS_STATUS_SUCCESS ||
       check.workspaceSize > context.workspace_bytes) {
     return std::nullopt;
@@ -343,14 +352,19 @@ cublasStatus_t enqueue(const MatmulContext& context, MatmulPlan* plan,
     ok = ok && set(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, arguments.b_scale) &&
          set(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, arguments.a_scale);
   }
+  if (is_fp8(problem.d_type)) {
+    ok = ok && set(operation, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, arguments.d_scale) &&
+         set(operation, CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, arguments.d_amax);
+  }
   if (!ok) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  const void* const c = is_fp8(problem.d_type) ? nullptr : arguments.d;
   const float alpha = 1.0F;
   const float beta = problem.accumulate ? 1.0F : 0.0F;
   const cublasStatus_t status =
       cublasLtMatmul(context.handle, operation, &alpha, arguments.b, &plan->b, arguments.a,
-                     &plan->a, &beta, arguments.d, &plan->d, arguments.d, &plan->d, &algorithm.algo,
+                     &plan->a, &beta, c, &plan->c, arguments.d, &plan->d, &algorithm.algo,
                      context.workspace, context.workspace_bytes, stream);
   if (status != CUBLAS_STATUS_SUCCESS) {
     // A launch that CUDA refused must not be found by somebody else's next check.

@@ -32,6 +32,8 @@ struct MatmulPlan {
   cublasLtMatmulDescOpaque_t operation = {};
   cublasLtMatrixLayoutOpaque_t a = {};
   cublasLtMatrixLayoutOpaque_t b = {};
+  /// What is added: D itself, but where D is 8-bit nothing, in the type that the library wants.
+  cublasLtMatrixLayoutOpaque_t c = {};
   cublasLtMatrixLayoutOpaque_t d = {};
 };
 

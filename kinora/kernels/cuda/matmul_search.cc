@@ -150,6 +150,8 @@ class Bench {
         b_scale_(num_factors(plan->problem.b_type, plan->problem.b_scaling, plan->problem.n,
                              plan->problem.k),
                  DType::kF32, stream),
+        d_scale_(is_fp8(plan->problem.d_type) ? 1 : 0, DType::kF32, stream),
+        d_amax_(is_fp8(plan->problem.d_type) ? 1 : 0, DType::kF32, stream),
         flush_(flush_bytes(context, plan->problem)) {
     arguments_.a = a_.data();
     arguments_.b = b_.data();
@@ -159,12 +161,15 @@ class Bench {
     arguments_.bias_grad = vector_.data();
     arguments_.a_scale = static_cast<const float*>(a_scale_.data());
     arguments_.b_scale = static_cast<const float*>(b_scale_.data());
+    arguments_.d_scale = static_cast<const float*>(d_scale_.data());
+    arguments_.d_amax = static_cast<float*>(d_amax_.data());
   }
 
   /// Whether there was memory for all.
   [[nodiscard]] bool is_ready() const {
     return a_.is_there() && b_.is_there() && d_.is_there() && aux_.is_there() &&
-           vector_.is_there() && a_scale_.is_there() && b_scale_.is_there();
+           vector_.is_there() && a_scale_.is_there() && b_scale_.is_there() &&
+           d_scale_.is_there() && d_amax_.is_there();
   }
 
   /// Microseconds of one run, of `runs` back to back; infinite where the library refuses.
@@ -250,6 +255,8 @@ class Bench {
   RandomArray vector_;
   RandomArray a_scale_;
   RandomArray b_scale_;
+  RandomArray d_scale_;
+  RandomArray d_amax_;
   ScratchMemory flush_;  // without memory for it small products' times are a little off
   Event start_;
   Event stop_;
@@ -383,7 +390,7 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
   if (candidates.empty()) {
     return std::nullopt;
   }
-  if (fills_poorly(context, problem)) {
+  if (!is_fp8(problem.d_type) && fills_poorly(context, problem)) {
     add_split_variants(context, *plan, &candidates);
   }
   Bench bench(context, plan, stream);
