@@ -252,8 +252,12 @@ std::string words_of(const pipelines::DrawProgress& progress) {
 }
 
 /// What a pipeline chooses where nobody says otherwise.
-void announce(const pipelines::Pipeline& pipeline, const inference::ModelRecipe& recipe,
-              const std::string& decoder) {
+/// recipe: of the size that is drawn.
+void announce(const pipelines::Pipeline& pipeline, inference::ModelRecipe recipe,
+              const SampleArguments& arguments, const std::string& decoder) {
+  pipelines::SamplingConfig& sampling = recipe.sample.sampling;
+  sampling.steps = arguments.options.steps > 0 ? arguments.options.steps : sampling.steps;
+  sampling.guidance = arguments.request.guidance.value_or(sampling.guidance);
   const models::ModelConfig& model = recipe.model;
   const auto values = flatten_config(recipe);
   const std::map<std::string, std::string> keys(values.begin(), values.end());
@@ -274,8 +278,8 @@ void announce(const pipelines::Pipeline& pipeline, const inference::ModelRecipe&
       "[sample] ",
       model.is_video() ? "clips of " + std::to_string(model.frames) + " frames of " + size
                        : "pictures of " + size,
-      decoder.empty() ? ", as latents" : " by autoencoder " + decoder, ", ",
-      recipe.sample.sampling.steps, " steps, guidance ",
+      decoder.empty() ? ", as latents" : " by autoencoder " + decoder, ", ", sampling.steps,
+      " steps, guidance ",
       models::shape_of(model).is_distilled ? keys.at("model.guidance") : keys.at("sample.guidance"),
       ", in ", keys.at("train.precision"));
 }
@@ -406,7 +410,8 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   if (pipeline) {
     inference::check_decoder(own, {.path = arguments.autoencoder});
     if (speaks) {
-      announce(*pipeline, own, inference::decoder_path(own, {.path = arguments.autoencoder}));
+      announce(*pipeline, sized, arguments,
+               inference::decoder_path(own, {.path = arguments.autoencoder}));
     }
   }
   if (has_words) {

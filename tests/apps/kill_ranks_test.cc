@@ -43,7 +43,7 @@ class KillRanksTest : public RunTest, public testing::WithParamInterface<int> {
 };
 
 TEST_P(KillRanksTest, EveryKillLeavesAWholeCheckpoint) {
-  const int kKills = 20 / GetParam();  // of as many ranks in all
+  const int kKills = 8 / GetParam();
   const fs::path run = run_dir("killed");
   std::mt19937 random(20261121);
   std::uniform_int_distribution<int> victim(0, GetParam() - 1);

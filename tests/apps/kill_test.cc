@@ -47,7 +47,7 @@ class KillTest : public RunTest {
 };
 
 TEST_F(KillTest, EveryKillLeavesAWholeCheckpoint) {
-  constexpr int kKills = 40;
+  constexpr int kKills = 20;
   constexpr int64_t kManySteps = 1'000'000;
   const fs::path run = run_dir("killed");
   Arguments command = train_command(run, settings(kManySteps));

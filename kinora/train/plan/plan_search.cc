@@ -61,6 +61,8 @@ constexpr std::array<double, 5> kOffloadWeights = {0.0, 0.25, 0.5, 0.75, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
 constexpr int64_t kMostTensor = 8;
 constexpr int64_t kMostPipeline = 16;
+/// After so many that do not fit those that need the least are looked at, since perhaps none does.
+constexpr ptrdiff_t kManyTooLarge = 16;
 constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
 
 /// Of what takes the most: the weights that are not trained, else the optimizer's state.
@@ -108,6 +110,9 @@ class Search {
       }
       if (!plan->fits()) {
         too_large.push_back(&candidate);
+        if (std::ssize(too_large) == kManyTooLarge && nothing_fits()) {
+          break;
+        }
         continue;
       }
       found.push_back(choice_of(candidate, *std::move(plan), as_it_is));
@@ -119,14 +124,10 @@ class Search {
     add_all();
     const double as_it_is = estimate_.samples_per_s(config_, target_.ranks);
     std::optional<PlanChoice> least;
-    for (const Candidate& candidate : candidates_) {
-      const bool has_smaller =
-          std::any_of(candidates_.begin(), candidates_.end(), [&candidate](const Candidate& other) {
-            return candidate.needs_as_much_as(other) && !other.needs_as_much_as(candidate);
-          });
-      std::optional<MemoryPlan> plan = has_smaller ? std::nullopt : plan_of(candidate);
+    for (const Candidate* candidate : smallest_candidates()) {
+      std::optional<MemoryPlan> plan = plan_of(*candidate);
       if (plan && (!least || plan->needed() < least->plan.needed())) {
-        least = choice_of(candidate, *std::move(plan), as_it_is);
+        least = choice_of(*candidate, *std::move(plan), as_it_is);
       }
     }
     KINORA_CHECK(least, kInternal, "[plan] no settings of the recipe can be planned");
@@ -141,6 +142,29 @@ class Search {
             .plan = std::move(plan),
             .samples_per_s = knows_speed_ ? candidate.samples_per_s : 0.0,
             .slowdown = as_it_is / candidate.samples_per_s};
+  }
+
+  /// Those that none needs less than.
+  [[nodiscard]] std::vector<const Candidate*> smallest_candidates() const {
+    std::vector<const Candidate*> smallest;
+    for (const Candidate& candidate : candidates_) {
+      const bool has_smaller =
+          std::any_of(candidates_.begin(), candidates_.end(), [&candidate](const Candidate& other) {
+            return candidate.needs_as_much_as(other) && !other.needs_as_much_as(candidate);
+          });
+      if (!has_smaller) {
+        smallest.push_back(&candidate);
+      }
+    }
+    return smallest;
+  }
+
+  [[nodiscard]] bool nothing_fits() const {
+    const std::vector<const Candidate*> smallest = smallest_candidates();
+    return std::all_of(smallest.begin(), smallest.end(), [this](const Candidate* candidate) {
+      const std::optional<MemoryPlan> plan = plan_of(*candidate);
+      return plan && !plan->fits();
+    });
   }
 
   /// Where nothing is known of its speed any GPU gives the order.
