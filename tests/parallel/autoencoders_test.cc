@@ -11,6 +11,7 @@
 
 #include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/models/autoencoders/autoencoder_tiny.h"
+#include "kinora/models/autoencoders/autoencoder_vq.h"
 #include "kinora/models/autoencoders/cogvideox_vae.h"
 #include "kinora/models/autoencoders/dc_ae.h"
 #include "kinora/models/autoencoders/hunyuan_vae.h"
@@ -54,6 +55,18 @@ std::unique_ptr<Autoencoder> image_tiny() {
                                        .num_decoder_blocks = {2, 1, 1}};
   config.pools = true;
   return std::make_unique<models::AutoencoderTiny>(config);
+}
+
+std::unique_ptr<Autoencoder> image_vq() {
+  return std::make_unique<models::AutoencoderVq>(
+      models::AutoencoderVqConfig{.halves = {.block_out_channels = {8, 16, 24},
+                                             .layers_per_block = 1,
+                                             .latent_channels = 4,
+                                             .norm_num_groups = 4,
+                                             .encoder_attention = {false, false, true},
+                                             .decoder_attention = {false, false, true}},
+                                  .num_vq_embeddings = 40,
+                                  .vq_embed_dim = 3});
 }
 
 std::unique_ptr<Autoencoder> image_dc() {
@@ -158,6 +171,7 @@ std::unique_ptr<Autoencoder> ltx() {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"kl", image_kl, {2, 3, 7, 3}, {1, 3, 28, 8}},
+      {"vq", image_vq, {2, 3, 7, 3}, {1, 3, 28, 8}},
       {"tiny", image_tiny, {2, 3, 9, 3}, {1, 3, 36, 8}},
       {"dc", image_dc, {1, 4, 9, 4}, {1, 3, 36, 16}},
       {"hunyuan", hunyuan, {1, 2, 3, 5, 2}, {1, 3, 5, 40, 16}},
@@ -234,7 +248,7 @@ TEST_P(AutoencodersTest, RowsOnRanksGiveTheNumbersOfOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AutoencodersTest, testing::Range(size_t{0}, size_t{9}),
+INSTANTIATE_TEST_SUITE_P(All, AutoencodersTest, testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) { return std::string(cases()[info.param].name); });
 
 TEST(AutoencodersOnRanksTest, WhatDoesNotFitIsNamed) {

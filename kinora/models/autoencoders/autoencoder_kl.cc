@@ -22,22 +22,21 @@ nn::ConvShape halving(int64_t channels) {
           .padding = {{0, 1}, {0, 1}}};
 }
 
-AutoencoderKlConfig checked(const AutoencoderKlConfig& config) {
+const AutoencoderKlConfig& checked(const AutoencoderKlConfig& config) {
   KINORA_CHECK(!config.block_out_channels.empty() && config.layers_per_block > 0 &&
-                   config.latent_channels > 0 && config.in_channels > 0,
+                   config.latent_channels > 0,
                kConfig, "[autoencoder] levels, layers and channels must be there, got ",
                config.block_out_channels.size(), " levels of ", config.layers_per_block,
-               " layers, ", config.latent_channels, " latent channels of ", config.in_channels);
+               " layers, ", config.latent_channels, " latent channels");
+  KINORA_CHECK(config.in_channels == 1 || config.in_channels == kPixelChannels, kConfig,
+               "[autoencoder] in_channels must be 1 (grey) or ", kPixelChannels, ", got ",
+               config.in_channels);
+  for (const std::vector<bool>& attention : {config.encoder_attention, config.decoder_attention}) {
+    KINORA_CHECK(attention.empty() || attention.size() == config.block_out_channels.size(), kConfig,
+                 "[autoencoder] each of ", config.block_out_channels.size(),
+                 " levels must attend or not, got ", attention.size());
+  }
   return config;
-}
-
-LatentSpace space_of(const AutoencoderKlConfig& config) {
-  LatentSpace space;
-  space.channels = config.latent_channels;
-  space.compression = int64_t{1} << (config.block_out_channels.size() - 1);
-  space.scale = config.scale;
-  space.shift = config.shift;
-  return space;
 }
 
 /// [B, 3, H, W] -> [B, 1, H, W]: the weights of ITU-R BT.601, as Pillow's mode L and diffusers'.
@@ -124,6 +123,16 @@ at::Tensor KlAttention::forward(const at::Tensor& x) const {
   return tapped(to_out.forward(attended).transpose(1, 2).view(x.sizes()) + x);
 }
 
+nn::BandNeed KlAttention::need(const BandPlace& place) const {
+  // x in bands and joined, normalised, queries, keys, values, attended, projected, the sum
+  constexpr int64_t kTensors = 9;
+  return whole_need(place, kTensors * group_norm.weight.shape[0]);
+}
+
+nn::Bands KlAttention::over(const nn::Bands& x) const {
+  return nn::over_whole(x, [this](const at::Tensor& whole) { return forward(whole); });
+}
+
 KlMiddle::KlMiddle(int64_t channels, int64_t groups, bool has_attention)
     : first(channels, channels, groups), second(channels, channels, groups) {
   add_child("resnets.0", first);
@@ -137,7 +146,7 @@ KlMiddle::KlMiddle(int64_t channels, int64_t groups, bool has_attention)
 nn::Bands KlMiddle::forward(nn::Bands x) const {
   x = first.forward(std::move(x));
   if (attention) {
-    x = nn::over_whole(x, [this](const at::Tensor& whole) { return attention->forward(whole); });
+    x = attention->over(x);
   }
   return second.forward(std::move(x));
 }
@@ -145,20 +154,22 @@ nn::Bands KlMiddle::forward(nn::Bands x) const {
 void KlMiddle::add_needs(const BandPlace& place, std::vector<nn::BandNeed>& needs) const {
   first.add_needs(place, needs);
   if (attention) {
-    // x in bands and joined, normalised, queries, keys, values, attended, projected, the sum
-    constexpr int64_t kTensors = 9;
-    needs.push_back(whole_need(place, kTensors * first.conv1.shape().out_channels));
+    needs.push_back(attention->need(place));
   }
   second.add_needs(place, needs);
 }
 
 KlLevel::KlLevel(int64_t in_channels, int64_t out_channels, int64_t groups, int64_t num_resnets,
-                 Next next)
+                 bool attends, Next next)
     : next_(next) {
   for (int64_t i = 0; i < num_resnets; ++i) {
     resnets.push_back(
         std::make_unique<KlResnet>(i == 0 ? in_channels : out_channels, out_channels, groups));
     add_child("resnets." + std::to_string(i), *resnets.back());
+    if (attends) {
+      attentions.push_back(std::make_unique<KlAttention>(out_channels, groups));
+      add_child("attentions." + std::to_string(i), *attentions.back());
+    }
   }
   if (next == Next::kHalf) {
     resample.emplace(halving(out_channels));
@@ -170,8 +181,11 @@ KlLevel::KlLevel(int64_t in_channels, int64_t out_channels, int64_t groups, int6
 }
 
 nn::Bands KlLevel::forward(nn::Bands x) const {
-  for (const auto& resnet : resnets) {
-    x = resnet->forward(std::move(x));
+  for (size_t i = 0; i < resnets.size(); ++i) {
+    x = resnets[i]->forward(std::move(x));
+    if (!attentions.empty()) {
+      x = attentions[i]->over(x);
+    }
   }
   if (!resample) {
     return x;
@@ -182,8 +196,11 @@ nn::Bands KlLevel::forward(nn::Bands x) const {
 }
 
 void KlLevel::add_needs(BandPlace& place, std::vector<nn::BandStage>& stages) const {
-  for (const auto& resnet : resnets) {
-    resnet->add_needs(place, stages.back().needs);
+  for (size_t i = 0; i < resnets.size(); ++i) {
+    resnets[i]->add_needs(place, stages.back().needs);
+    if (!attentions.empty()) {
+      stages.back().needs.push_back(attentions[i]->need(place));
+    }
   }
   if (!resample) {
     return;
@@ -218,7 +235,7 @@ void KlLevel::add_needs(BandPlace& place, std::vector<nn::BandStage>& stages) co
   place = next;
 }
 
-KlHalf::KlHalf(const AutoencoderKlConfig& config, Kind kind)
+KlHalf::KlHalf(const AutoencoderKlConfig& config, Kind kind, int64_t out_channels)
     : conv_in(
           nn::ConvShape::same(kind == Kind::kEncoder ? config.in_channels : config.latent_channels,
                               kind == Kind::kEncoder ? config.block_out_channels.front()
@@ -229,14 +246,15 @@ KlHalf::KlHalf(const AutoencoderKlConfig& config, Kind kind)
       conv_norm_out(config.norm_num_groups, kind == Kind::kEncoder
                                                 ? config.block_out_channels.back()
                                                 : config.block_out_channels.front()),
-      conv_out(nn::ConvShape::same(
-          conv_norm_out.weight.shape[0],
-          kind == Kind::kEncoder ? 2 * config.latent_channels : config.in_channels, 3)),
+      conv_out(nn::ConvShape::same(conv_norm_out.weight.shape[0], out_channels, 3)),
       kind_(kind) {
   const bool encodes = kind == Kind::kEncoder;
   std::vector<int64_t> channels = config.block_out_channels;
+  std::vector<bool> attention = encodes ? config.encoder_attention : config.decoder_attention;
+  attention.resize(channels.size());
   if (!encodes) {
     std::reverse(channels.begin(), channels.end());
+    std::reverse(attention.begin(), attention.end());
   }
   add_child("conv_in", conv_in);
   const std::string name = encodes ? "down_blocks." : "up_blocks.";
@@ -244,7 +262,7 @@ KlHalf::KlHalf(const AutoencoderKlConfig& config, Kind kind)
     const auto next = encodes ? KlLevel::Next::kHalf : KlLevel::Next::kDouble;
     levels.push_back(
         std::make_unique<KlLevel>(channels[i == 0 ? 0 : i - 1], channels[i], config.norm_num_groups,
-                                  config.layers_per_block + (encodes ? 0 : 1),
+                                  config.layers_per_block + (encodes ? 0 : 1), attention[i],
                                   i + 1 == channels.size() ? KlLevel::Next::kNone : next));
     add_child(name + std::to_string(i), *levels.back());
   }
@@ -292,12 +310,29 @@ std::vector<nn::BandStage> KlHalf::stages(BandPlace place, int64_t units) const 
   return stages;
 }
 
+at::Tensor KlHalf::run(const at::Tensor& x, const nn::BandLimits& limits) const {
+  const bool encodes = kind_ == Kind::kEncoder;
+  const int64_t unit = encodes ? int64_t{1} << (levels.size() - 1) : 1;
+  const at::Tensor seen = encodes && conv_in.shape().in_channels == 1 ? luma(x) : x;
+  return run_in_bands(seen, stages(place_of(seen), seen.size(2) / unit), limits,
+                      [this](nn::Bands bands) { return forward(std::move(bands)); });
+}
+
 // ---- the whole ----
 
+LatentSpace kl_space(const AutoencoderKlConfig& config, int64_t channels) {
+  LatentSpace space;
+  space.channels = channels;
+  space.compression = int64_t{1} << (checked(config).block_out_channels.size() - 1);
+  space.scale = config.scale;
+  space.shift = config.shift;
+  return space;
+}
+
 AutoencoderKl::AutoencoderKl(const AutoencoderKlConfig& config)
-    : ImageAutoencoder(space_of(checked(config))),
-      encoder(config, KlHalf::Kind::kEncoder),
-      decoder(config, KlHalf::Kind::kDecoder) {
+    : ImageAutoencoder(kl_space(config, config.latent_channels)),
+      encoder(config, KlHalf::Kind::kEncoder, 2 * config.latent_channels),
+      decoder(config, KlHalf::Kind::kDecoder, config.in_channels) {
   const int64_t channels = config.latent_channels;
   add_child("encoder", encoder);
   add_child("decoder", decoder);
@@ -312,8 +347,7 @@ AutoencoderKl::AutoencoderKl(const AutoencoderKlConfig& config)
 }
 
 LatentMoments AutoencoderKl::encode_images(const at::Tensor& pixels) {
-  const bool grey = encoder.conv_in.shape().in_channels == 1;
-  at::Tensor moments = run(encoder, grey ? luma(pixels) : pixels, space().compression);
+  at::Tensor moments = encoder.run(pixels, limits());
   if (quant_conv) {
     moments = quant_conv->forward(moments);
   }
@@ -323,12 +357,7 @@ LatentMoments AutoencoderKl::encode_images(const at::Tensor& pixels) {
 }
 
 at::Tensor AutoencoderKl::decode_images(const at::Tensor& raw) {
-  return run(decoder, post_quant_conv ? post_quant_conv->forward(raw) : raw, 1);
-}
-
-at::Tensor AutoencoderKl::run(const KlHalf& half, const at::Tensor& x, int64_t unit) const {
-  return run_in_bands(x, half.stages(place_of(x), x.size(2) / unit), limits(),
-                      [&half](nn::Bands bands) { return half.forward(std::move(bands)); });
+  return decoder.run(post_quant_conv ? post_quant_conv->forward(raw) : raw, limits());
 }
 
 }  // namespace kinora::models

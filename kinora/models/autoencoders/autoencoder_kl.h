@@ -20,6 +20,10 @@ struct AutoencoderKlConfig {
   bool use_quant_conv = true;
   bool use_post_quant_conv = true;
   bool mid_block_add_attention = true;
+  /// Of each level, from pixels to latents: whether attention follows each of its resnets
+  /// (AttnDownEncoderBlock2D, AttnUpDecoderBlock2D). {}: of none.
+  std::vector<bool> encoder_attention = {};
+  std::vector<bool> decoder_attention = {};
   std::vector<double> scale = {0.18215};  ///< of LatentSpace
   std::vector<double> shift = {0.0};
 };
@@ -44,6 +48,8 @@ class KlAttention : public nn::Module {
   KlAttention(int64_t channels, int64_t groups);
   /// x: [B, C, H, W], the whole.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  [[nodiscard]] nn::Bands over(const nn::Bands& x) const;
+  [[nodiscard]] nn::BandNeed need(const BandPlace& place) const;
 
   nn::GroupNorm group_norm;
   nn::Linear to_q;
@@ -63,30 +69,35 @@ class KlMiddle : public nn::Module {
   KlResnet second;
 };
 
-/// Resnets at one resolution, and the convolution to the next, if there is one: a stage of
-/// BandPlan, which also makes what it works on, where that is larger.
+/// Resnets at one resolution, perhaps each with attention behind it, and the convolution to the
+/// next, if there is one: a stage of BandPlan, which also makes what it works on, where that is
+/// larger.
 class KlLevel : public nn::Module {
  public:
   enum class Next { kNone, kHalf, kDouble };
   KlLevel(int64_t in_channels, int64_t out_channels, int64_t groups, int64_t num_resnets,
-          Next next);
+          bool attends, Next next);
   [[nodiscard]] nn::Bands forward(nn::Bands x) const;
   /// To the last of `stages`, and begins the next; moves `place` to the next resolution.
   void add_needs(BandPlace& place, std::vector<nn::BandStage>& stages) const;
 
   std::vector<std::unique_ptr<KlResnet>> resnets;
+  std::vector<std::unique_ptr<KlAttention>> attentions;  // as many, or none
   std::optional<nn::Conv> resample;
 
  private:
   Next next_;
 };
 
-/// From pixels to twice the latents' channels, or from latents to pixels.
+/// From pixels to what latents are made of, or from latents to pixels, of so many channels.
 class KlHalf : public nn::Module {
  public:
   enum class Kind { kEncoder, kDecoder };
-  KlHalf(const AutoencoderKlConfig& config, Kind kind);
+  KlHalf(const AutoencoderKlConfig& config, Kind kind, int64_t out_channels);
   [[nodiscard]] nn::Bands forward(nn::Bands x) const;
+  /// Of pixels [B, 3, H, W], of whose luma alone an encoder of one channel makes latents, or of
+  /// latents [B, C, h, w].
+  [[nodiscard]] at::Tensor run(const at::Tensor& x, const nn::BandLimits& limits) const;
   /// place: of the input. `units`: groups of its rows that become whole rows everywhere.
   [[nodiscard]] std::vector<nn::BandStage> stages(BandPlace place, int64_t units) const;
 
@@ -99,6 +110,9 @@ class KlHalf : public nn::Module {
  private:
   Kind kind_;
 };
+
+/// The space of latents of so many channels. kConfig for sizes that do not fit each other.
+[[nodiscard]] LatentSpace kl_space(const AutoencoderKlConfig& config, int64_t channels);
 
 /// The autoencoder of Stable Diffusion 1 to 3 and Flux (Rombach et al. 2022), with the keys of
 /// diffusers' AutoencoderKL.
@@ -115,9 +129,6 @@ class AutoencoderKl : public ImageAutoencoder {
  protected:
   [[nodiscard]] LatentMoments encode_images(const at::Tensor& pixels) override;
   [[nodiscard]] at::Tensor decode_images(const at::Tensor& raw) override;
-
- private:
-  [[nodiscard]] at::Tensor run(const KlHalf& half, const at::Tensor& x, int64_t unit) const;
 };
 
 }  // namespace kinora::models

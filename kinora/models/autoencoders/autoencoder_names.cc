@@ -76,6 +76,8 @@ Words from_compvis(const Words& words, size_t num_levels) {
     if (words[3] == "block") {
       path.insert(path.end(),
                   {"resnets", words[4], words[5] == "nin_shortcut" ? "conv_shortcut" : words[5]});
+    } else if (words[3] == "attn") {
+      path.insert(path.end(), {"attentions", words[4], renamed(words[5], kAttentionNames)});
     } else {
       path.insert(path.end(), {up ? "upsamplers.0" : "downsamplers.0", words[4]});
     }
@@ -86,22 +88,80 @@ Words from_compvis(const Words& words, size_t num_levels) {
   return path;
 }
 
-}  // namespace
+/// What CompVis calls a layer of attention.
+std::string compvis_attention(const std::string& word) {
+  return word == "group_norm" ? "norm" : word == "to_out" ? "proj_out" : word.substr(3);  // to_q
+}
 
-std::string kl_path(std::string_view key, size_t num_levels) {
+/// Our words after "encoder" or "decoder" as CompVis has them.
+Words to_compvis(const Words& words, size_t num_levels) {
+  Words key = {words[0]};
+  size_t at = 1;  // the first word that is not taken yet
+  if (words[1] == "mid_block") {
+    const bool attends = words[2] == "attentions";
+    key.insert(key.end(), {"mid", attends ? "attn_1" : words[3] == "0" ? "block_1" : "block_2"});
+    at = 4;
+  } else if (words[1] == "down_blocks" || words[1] == "up_blocks") {
+    const bool up = words[1] == "up_blocks";
+    const auto level = static_cast<size_t>(std::stoul(words[2]));
+    key.insert(key.end(),
+               {up ? "up" : "down", std::to_string(up ? num_levels - 1 - level : level)});
+    if (words[3].ends_with("samplers")) {
+      key.emplace_back(up ? "upsample" : "downsample");
+    } else {
+      key.insert(key.end(), {words[3] == "resnets" ? "block" : "attn", words[4]});
+    }
+    at = 5;
+  }
+  const std::string& layer = words[at];
+  if (at > 1 && words[at - 2] == "attentions") {
+    key.push_back(compvis_attention(layer));
+  } else {
+    key.push_back(layer == "conv_shortcut"   ? "nin_shortcut"
+                  : layer == "conv_norm_out" ? "norm_out"
+                                             : layer);
+  }
+  key.push_back(words.back());
+  return key;
+}
+
+Words words_of(std::string_view key) {
   Words words;
   for (const std::string_view word : split(key, '.')) {
     words.emplace_back(word);
   }
-  const bool is_half = words.size() >= 3 && (words[0] == "encoder" || words[0] == "decoder");
-  if (!is_half) {
+  return words;
+}
+
+bool is_of_half(const Words& words) {
+  return words.size() >= 3 && (words[0] == "encoder" || words[0] == "decoder");
+}
+
+}  // namespace
+
+std::string kl_path(std::string_view key, size_t num_levels) {
+  Words words = words_of(key);
+  if (!is_of_half(words)) {
     return std::string(key);
   }
-  if (words.size() == 6 && words[2] == "attentions") {  // encoder.mid_block.attentions.0.X.weight
-    words[4] = renamed(words[4], kAttentionNames);
-    return joined(words);
+  // encoder.mid_block.attentions.0.X.weight, encoder.down_blocks.3.attentions.0.X.weight
+  for (const size_t at : {size_t{2}, size_t{3}}) {
+    if (words.size() == at + 4 && words[at] == "attentions") {
+      words[at + 2] = renamed(words[at + 2], kAttentionNames);
+      return joined(words);
+    }
   }
   return joined(from_compvis(words, num_levels));
+}
+
+std::string compvis_kl_key(std::string_view path, size_t num_levels) {
+  const Words words = words_of(path);
+  return is_of_half(words) ? joined(to_compvis(words, num_levels)) : std::string(path);
+}
+
+bool is_kl_attention_weight(std::string_view path) {
+  return path.find(".attentions.") != std::string_view::npos && path.ends_with(".weight") &&
+         !path.ends_with(".group_norm.weight");
 }
 
 std::string tiny_path(std::string_view key, bool is_decoder) {
@@ -117,14 +177,11 @@ std::string tiny_path(std::string_view key, bool is_decoder) {
 }
 
 std::optional<std::string> wan_vae_path(std::string_view key) {
-  Words words;
-  for (const std::string_view word : split(key, '.')) {
-    words.emplace_back(word);
-  }
+  const Words words = words_of(key);
   if (words.size() == 2 && (words[0] == "conv1" || words[0] == "conv2")) {
     return joined({words[0] == "conv1" ? "quant_conv" : "post_quant_conv", words[1]});
   }
-  const bool is_half = words.size() >= 3 && (words[0] == "encoder" || words[0] == "decoder");
+  const bool is_half = is_of_half(words);
   if (is_half && words[1] == "conv1") {
     return joined({words[0], "conv_in", words[2]});
   }
