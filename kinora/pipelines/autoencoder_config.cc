@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -14,6 +15,7 @@ namespace {
 
 using models::AutoencoderKlConfig;
 using models::AutoencoderTinyConfig;
+using models::AutoencoderVqConfig;
 using models::DcActivation;
 using models::DcAeConfig;
 using models::DcAeStage;
@@ -28,6 +30,11 @@ constexpr double kFluxShift = 0.1159;
 constexpr int64_t kFluxChannels = 16;
 
 constexpr int64_t kPixelChannels = 3;
+// More has no autoencoder, and would not fit anywhere.
+constexpr size_t kMostLevels = 16;
+constexpr int64_t kMostLayers = 64;
+constexpr int64_t kMostChannels = 65536;
+constexpr int64_t kMostCodes = int64_t{1} << 24;
 constexpr const char* kRoom = "autoencoder";  // in errors
 
 template <typename T>
@@ -103,19 +110,51 @@ int64_t same(const DiffusersConfig& config, const char* key, int64_t otherwise) 
   return list.front();
 }
 
-AutoencoderKlConfig kl_config(const DiffusersConfig& values) {
-  require(values, "down_block_types", "DownEncoderBlock2D");
-  require(values, "up_block_types", "UpDecoderBlock2D");
+/// Of encoder and decoder, which AutoencoderKL and VQModel have alike.
+AutoencoderKlConfig halves_config(const DiffusersConfig& values, int64_t latent_channels) {
   require(values, "act_fn", "silu");
   AutoencoderKlConfig config;
-  config.in_channels = values.get("in_channels", config.in_channels);
+  config.in_channels = values.get("in_channels", kPixelChannels);
+  KINORA_CHECK(values.get("out_channels", config.in_channels) == config.in_channels, kConfig,
+               values.message(), "out_channels must be in_channels, ", config.in_channels, ", got ",
+               values.written("out_channels"));
   config.block_out_channels = values.get<std::vector<int64_t>>("block_out_channels", {64});
-  config.layers_per_block = values.get<int64_t>("layers_per_block", 1);
-  config.latent_channels = values.get("latent_channels", config.latent_channels);
-  config.norm_num_groups = values.get("norm_num_groups", config.norm_num_groups);
+  const size_t levels = config.block_out_channels.size();
+  KINORA_CHECK(levels >= 1 && levels <= kMostLevels &&
+                   std::ranges::all_of(config.block_out_channels,
+                                       [](int64_t n) { return n >= 1 && n <= kMostChannels; }),
+               kConfig, values.message(), "block_out_channels must be up to ", kMostLevels,
+               " numbers from 1 to ", kMostChannels, ", got ",
+               values.written("block_out_channels"));
+  config.encoder_attention =
+      all_named<bool>(values, "down_block_types", levels, "DownEncoderBlock2D",
+                      {{"DownEncoderBlock2D", false}, {"AttnDownEncoderBlock2D", true}});
+  config.decoder_attention =
+      all_named<bool>(values, "up_block_types", levels, "UpDecoderBlock2D",
+                      {{"UpDecoderBlock2D", false}, {"AttnUpDecoderBlock2D", true}});
+  std::reverse(config.decoder_attention.begin(), config.decoder_attention.end());
+  config.layers_per_block = values.size("layers_per_block", 1, kMostLayers);
+  config.latent_channels = values.size("latent_channels", latent_channels, kMostChannels);
+  config.norm_num_groups = values.size("norm_num_groups", config.norm_num_groups, kMostChannels);
+  config.mid_block_add_attention = values.get("mid_block_add_attention", true);
+  return config;
+}
+
+AutoencoderVqConfig vq_config(const DiffusersConfig& values) {
+  require(values, "norm_type", "group");
+  AutoencoderVqConfig config;
+  config.halves = halves_config(values, config.halves.latent_channels);
+  // Before diffusers had the key nothing was scaled, as in latent diffusion.
+  config.halves.scale = {values.get("scaling_factor", 1.0)};
+  config.num_vq_embeddings = values.size("num_vq_embeddings", config.num_vq_embeddings, kMostCodes);
+  config.vq_embed_dim = values.size("vq_embed_dim", config.halves.latent_channels, kMostChannels);
+  return config;
+}
+
+AutoencoderKlConfig kl_config(const DiffusersConfig& values) {
+  AutoencoderKlConfig config = halves_config(values, AutoencoderKlConfig().latent_channels);
   config.use_quant_conv = values.get("use_quant_conv", true);
   config.use_post_quant_conv = values.get("use_post_quant_conv", true);
-  config.mid_block_add_attention = values.get("mid_block_add_attention", true);
   const double factor = values.get("scaling_factor", kStableDiffusionScale);
   config.scale = values.get<std::vector<double>>("latents_std", {1.0});
   for (double& value : config.scale) {
@@ -190,6 +229,17 @@ DcAeConfig dc_config(const DiffusersConfig& values) {
   return config;
 }
 
+/// The one of `names` that stands for each level, which attends or not.
+std::vector<std::string> block_types(std::vector<bool> attends, size_t levels,
+                                     const std::array<std::string, 2>& names) {
+  attends.resize(levels);
+  std::vector<std::string> types;
+  for (const bool attends_here : attends) {
+    types.push_back(names[attends_here ? 1 : 0]);
+  }
+  return types;
+}
+
 json described(const std::vector<DcAeStage>& stages) {
   json values = json::array();
   for (const DcAeStage& stage : stages) {
@@ -219,7 +269,55 @@ int64_t count_of(const AutoencoderWeights& weights, const std::string& prefix,
   return count;
 }
 
+/// Dim `dim` of a convolution's weight; kIo, saying what to give, where there is none.
+int64_t size_in(const AutoencoderWeights& weights, const std::string& path, size_t dim) {
+  KINORA_CHECK(
+      weights.contains(path) && weights.shape(path).size() == 4, kIo, "[autoencoder] ",
+      weights.files.front().path(), " has no ", path,
+      " of four dims. Hint: config.json beside it, or a file of Stable Diffusion or latent "
+      "diffusion");
+  return weights.shape(path)[dim];
+}
+
+/// Whether each level has attention behind its resnets, from the first on.
+std::vector<bool> attention_in(const AutoencoderWeights& weights, const std::string& half,
+                               size_t levels) {
+  std::vector<bool> attends;
+  for (size_t i = 0; i < levels; ++i) {
+    attends.push_back(weights.contains(half + std::to_string(i) + ".attentions.0.to_q.weight"));
+  }
+  return attends;
+}
+
+/// Encoder and decoder of CompVis' or diffusers' weights.
+AutoencoderKlConfig halves_in(const AutoencoderWeights& weights) {
+  const std::string down = "encoder.down_blocks.";
+  AutoencoderKlConfig config;
+  config.in_channels = size_in(weights, "encoder.conv_in.weight", 1);
+  config.block_out_channels.clear();
+  const int64_t levels = count_of(weights, down, ".resnets.0.conv1.weight");
+  for (int64_t i = 0; i < levels; ++i) {
+    config.block_out_channels.push_back(
+        size_in(weights, down + std::to_string(i) + ".resnets.0.conv1.weight", 0));
+  }
+  config.encoder_attention = attention_in(weights, down, static_cast<size_t>(levels));
+  config.decoder_attention =
+      attention_in(weights, "decoder.up_blocks.", static_cast<size_t>(levels));
+  std::reverse(config.decoder_attention.begin(), config.decoder_attention.end());
+  config.layers_per_block = count_of(weights, down + "0.resnets.", ".conv1.weight");
+  config.latent_channels = size_in(weights, "decoder.conv_in.weight", 1);
+  config.mid_block_add_attention = weights.contains("decoder.mid_block.attentions.0.to_q.weight");
+  return config;
+}
+
 void set_scaling(AutoencoderKlConfig& config, bool of_sdxl) {
+  const auto attends = [](const std::vector<bool>& levels) {
+    return std::ranges::count(levels, true) > 0;
+  };
+  KINORA_CHECK(!attends(config.encoder_attention), kConfig,
+               "[autoencoder] a file of an AutoencoderKL whose levels attend (latent diffusion's "
+               "kl-f16, kl-f32) does not say how its latents are scaled. Hint: the folder of "
+               "diffusers, with config.json");
   if (config.latent_channels == kFluxChannels) {
     config.scale = {kFluxScale};
     config.shift = {kFluxShift};
@@ -262,33 +360,37 @@ AutoencoderConfig parse_autoencoder_config(const std::string& text, const std::s
   } else if (kind == kDcClass) {
     config.model = dc_config(values);
     config.force_upcast = true;
+  } else if (kind == kVqClass) {
+    config.model = vq_config(values);
+    config.force_upcast = values.get("force_upcast", false);
   } else {
-    throw_error(ErrorKind::kConfig, values.message(),
-                "_class_name must be AutoencoderKL, AutoencoderTiny or AutoencoderDC, got ", kind);
+    throw_error(
+        ErrorKind::kConfig, values.message(),
+        "_class_name must be AutoencoderKL, AutoencoderTiny, AutoencoderDC or VQModel, got ", kind);
   }
   return config;
 }
 
 AutoencoderConfig kl_config_of(const AutoencoderWeights& weights, bool of_sdxl) {
-  const auto size = [&](const std::string& path, size_t dim) {
-    KINORA_CHECK(weights.contains(path) && weights.shape(path).size() == 4, kIo, "[autoencoder] ",
-                 weights.files.front().path(), " has no ", path,
-                 " of four dims. Hint: config.json beside it, or a file of Stable Diffusion");
-    return weights.shape(path)[dim];
-  };
-  AutoencoderKlConfig config;
-  config.block_out_channels.clear();
-  const int64_t levels = count_of(weights, "encoder.down_blocks.", ".resnets.0.conv1.weight");
-  for (int64_t i = 0; i < levels; ++i) {
-    config.block_out_channels.push_back(
-        size("encoder.down_blocks." + std::to_string(i) + ".resnets.0.conv1.weight", 0));
-  }
-  config.layers_per_block = count_of(weights, "encoder.down_blocks.0.resnets.", ".conv1.weight");
-  config.latent_channels = size("decoder.conv_in.weight", 1);
+  AutoencoderKlConfig config = halves_in(weights);
   config.use_quant_conv = weights.contains("quant_conv.weight");
   config.use_post_quant_conv = weights.contains("post_quant_conv.weight");
-  config.mid_block_add_attention = weights.contains("decoder.mid_block.attentions.0.to_q.weight");
   set_scaling(config, of_sdxl);
+  return {.model = config, .force_upcast = true};
+}
+
+AutoencoderConfig vq_config_of(const AutoencoderWeights& weights) {
+  AutoencoderVqConfig config;
+  config.halves = halves_in(weights);
+  config.halves.scale = {1.0};
+  const std::vector<int64_t> codes = weights.shape(kCodebook);
+  config.vq_embed_dim = size_in(weights, "quant_conv.weight", 0);
+  KINORA_CHECK(
+      codes.size() == 2 && codes[1] == config.vq_embed_dim, kIo, "[autoencoder] ",
+      weights.files.front().path(), ": codes of ", kCodebook, " must have ", config.vq_embed_dim,
+      " numbers, as quant_conv.weight makes, got ",
+      codes.size() == 2 ? std::to_string(codes[1]) : std::to_string(codes.size()) + " dims");
+  config.num_vq_embeddings = codes[0];
   return {.model = config, .force_upcast = true};
 }
 
@@ -316,33 +418,51 @@ std::unique_ptr<models::Autoencoder> make_autoencoder(const AutoencoderConfig& c
   if (const auto* dc = std::get_if<DcAeConfig>(&config.model)) {
     return std::make_unique<models::DcAe>(*dc);
   }
+  if (const auto* vq = std::get_if<AutoencoderVqConfig>(&config.model)) {
+    return std::make_unique<models::AutoencoderVq>(*vq);
+  }
   return std::make_unique<models::AutoencoderTiny>(std::get<AutoencoderTinyConfig>(config.model));
 }
 
+const AutoencoderKlConfig* halves_of(const AutoencoderConfig& config) {
+  const auto* vq = std::get_if<AutoencoderVqConfig>(&config.model);
+  return vq != nullptr ? &vq->halves : std::get_if<AutoencoderKlConfig>(&config.model);
+}
+
 std::string diffusers_config(const AutoencoderConfig& config) {
-  const auto* kl = std::get_if<AutoencoderKlConfig>(&config.model);
-  KINORA_CHECK(kl != nullptr && kl->scale.size() == 1 && kl->shift.size() == 1, kConfig,
-               "[autoencoder] only an AutoencoderKL of one scale can get a config.json of "
-               "diffusers. Hint: give the folder of diffusers that it comes from");
-  const size_t levels = kl->block_out_channels.size();
-  json values = {{"_class_name", "AutoencoderKL"},
-                 {"_diffusers_version", "0.30.0"},
-                 {"act_fn", "silu"},
-                 {"block_out_channels", kl->block_out_channels},
-                 {"down_block_types", std::vector<std::string>(levels, "DownEncoderBlock2D")},
-                 {"force_upcast", config.force_upcast},
-                 {"in_channels", kl->in_channels},
-                 {"latent_channels", kl->latent_channels},
-                 {"layers_per_block", kl->layers_per_block},
-                 {"mid_block_add_attention", kl->mid_block_add_attention},
-                 {"norm_num_groups", kl->norm_num_groups},
-                 {"out_channels", kl->in_channels},
-                 {"scaling_factor", kl->scale.front()},
-                 {"up_block_types", std::vector<std::string>(levels, "UpDecoderBlock2D")},
-                 {"use_post_quant_conv", kl->use_post_quant_conv},
-                 {"use_quant_conv", kl->use_quant_conv}};
-  if (kl->shift.front() != 0.0) {
-    values["shift_factor"] = kl->shift.front();
+  const AutoencoderKlConfig* halves = halves_of(config);
+  KINORA_CHECK(halves != nullptr && halves->scale.size() == 1 && halves->shift.size() == 1, kConfig,
+               "[autoencoder] only an AutoencoderKL or VQModel of one scale can get a config.json "
+               "of diffusers. Hint: give the folder of diffusers that it comes from");
+  std::vector<bool> up = halves->decoder_attention;
+  std::reverse(up.begin(), up.end());
+  const size_t levels = halves->block_out_channels.size();
+  json values = {
+      {"_diffusers_version", "0.30.0"},
+      {"act_fn", "silu"},
+      {"block_out_channels", halves->block_out_channels},
+      {"down_block_types", block_types(halves->encoder_attention, levels,
+                                       {"DownEncoderBlock2D", "AttnDownEncoderBlock2D"})},
+      {"force_upcast", config.force_upcast},
+      {"in_channels", halves->in_channels},
+      {"latent_channels", halves->latent_channels},
+      {"layers_per_block", halves->layers_per_block},
+      {"mid_block_add_attention", halves->mid_block_add_attention},
+      {"norm_num_groups", halves->norm_num_groups},
+      {"out_channels", halves->in_channels},
+      {"scaling_factor", halves->scale.front()},
+      {"up_block_types", block_types(up, levels, {"UpDecoderBlock2D", "AttnUpDecoderBlock2D"})}};
+  if (const auto* vq = std::get_if<AutoencoderVqConfig>(&config.model)) {
+    values["_class_name"] = kVqClass;
+    values["num_vq_embeddings"] = vq->num_vq_embeddings;
+    values["vq_embed_dim"] = vq->vq_embed_dim;
+    return values.dump(2) + "\n";
+  }
+  values["_class_name"] = "AutoencoderKL";
+  values["use_post_quant_conv"] = halves->use_post_quant_conv;
+  values["use_quant_conv"] = halves->use_quant_conv;
+  if (halves->shift.front() != 0.0) {
+    values["shift_factor"] = halves->shift.front();
   }
   return values.dump(2) + "\n";
 }
@@ -352,11 +472,12 @@ std::string describe(const AutoencoderConfig& config) {
     return describe(*clips);
   }
   json values;
-  if (const auto* kl = std::get_if<AutoencoderKlConfig>(&config.model)) {
-    values = {{"kind", "kl"},
-              {"groups", kl->norm_num_groups},
-              {"scale", kl->scale},
-              {"shift", kl->shift}};
+  if (const AutoencoderKlConfig* halves = halves_of(config)) {
+    const bool is_kl = std::holds_alternative<AutoencoderKlConfig>(config.model);
+    values = {{"kind", is_kl ? "kl" : "vq"},
+              {"groups", halves->norm_num_groups},
+              {"scale", halves->scale},
+              {"shift", halves->shift}};
   } else if (const auto* dc = std::get_if<DcAeConfig>(&config.model)) {
     values = described(*dc);
   } else {

@@ -8,6 +8,7 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/models/autoencoders/autoencoder_tiny.h"
+#include "kinora/models/autoencoders/autoencoder_vq.h"
 #include "kinora/models/autoencoders/dc_ae.h"
 #include "kinora/pipelines/clip_autoencoder_config.h"
 
@@ -15,11 +16,18 @@ namespace kinora::pipelines {
 
 /// diffusers' class of models::DcAe.
 inline constexpr std::string_view kDcClass = "AutoencoderDC";
+/// Of models::AutoencoderVq.
+inline constexpr std::string_view kVqClass = "VQModel";
+/// Its codebook in files of anybody.
+inline constexpr const char* kCodebook = "quantize.embedding.weight";
+
+/// Where pipelines of diffusers have theirs.
+inline constexpr const char* kAutoencoderParts[] = {"vae", "vqvae"};
 
 /// How an autoencoder is built.
 struct AutoencoderConfig {
   std::variant<models::AutoencoderKlConfig, models::AutoencoderTinyConfig, models::DcAeConfig,
-               ClipAutoencoderConfig>
+               ClipAutoencoderConfig, models::AutoencoderVqConfig>
       model;
   bool force_upcast = false;  ///< fp16 does not hold its values
 };
@@ -62,15 +70,22 @@ void check_names(const AutoencoderWeights& weights, nn::Module& model);
 /// others.
 [[nodiscard]] AutoencoderConfig kl_config_of(const AutoencoderWeights& weights, bool of_sdxl);
 
+/// From the shapes of a VQModel's weights, which nobody scales. kIo, with both numbers, where the
+/// codes are of other numbers than quant_conv makes.
+[[nodiscard]] AutoencoderConfig vq_config_of(const AutoencoderWeights& weights);
+
 /// From the shapes of both of TAESD's files.
 [[nodiscard]] AutoencoderConfig tiny_config_of(const AutoencoderWeights& weights);
 
 [[nodiscard]] std::unique_ptr<models::Autoencoder> make_autoencoder(
     const AutoencoderConfig& config);
 
-/// diffusers' config.json of an AutoencoderKL. kConfig for others, and where channels are scaled
-/// apart.
+/// diffusers' config.json of an AutoencoderKL or a VQModel. kConfig for others, and where channels
+/// are scaled apart.
 [[nodiscard]] std::string diffusers_config(const AutoencoderConfig& config);
+
+/// What encoder and decoder of an AutoencoderKL or a VQModel are; null for others.
+[[nodiscard]] const models::AutoencoderKlConfig* halves_of(const AutoencoderConfig& config);
 
 /// All that decides what it computes, on one line.
 [[nodiscard]] std::string describe(const AutoencoderConfig& config);

@@ -44,7 +44,7 @@ void add_file(AutoencoderWeights& weights, WeightsFile file, const Rename& renam
   weights.files.push_back(std::move(file));
 }
 
-/// Levels of an AutoencoderKL with any of the known keys.
+/// Levels of an AutoencoderKL or VQModel with any of the known keys.
 size_t num_levels(const WeightsFile& file, std::string_view prefix) {
   size_t count = 0;
   const auto has = [&](const char* words) {
@@ -74,8 +74,10 @@ void add_kl_file(AutoencoderWeights& weights, WeightsFile file, std::string_view
 /// The folder of diffusers that `path` means; empty if it is none.
 fs::path diffusers_folder(const fs::path& path) {
   const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  if (fs::is_directory(path) && fs::exists(folder / "vae" / "config.json")) {
-    return folder / "vae";
+  for (const char* part : kAutoencoderParts) {
+    if (fs::is_directory(path) && fs::exists(folder / part / "config.json")) {
+      return folder / part;
+    }
   }
   const bool is_weights =
       fs::is_directory(path) || std::find(std::begin(kWeightsNames), std::end(kWeightsNames),
@@ -174,7 +176,8 @@ Found find_in_file(const fs::path& path) {
     return found;
   }
   add_kl_file(found.weights, std::move(file), is_checkpoint ? kCheckpointPrefix : "");
-  found.config = kl_config_of(found.weights, of_sdxl);
+  found.config = found.weights.contains(kCodebook) ? vq_config_of(found.weights)
+                                                   : kl_config_of(found.weights, of_sdxl);
   return found;
 }
 
@@ -209,9 +212,10 @@ FoundAutoencoder find_autoencoder(const fs::path& path) {
         return find_halves(entry.path(), other);
       }
     }
-    throw_error(ErrorKind::kIo, "[autoencoder] ", path,
-                " has neither config.json, nor vae/config.json, nor files of an encoder and a "
-                "decoder");
+    throw_error(
+        ErrorKind::kIo, "[autoencoder] ", path,
+        " has neither config.json, nor one in vae/ or vqvae/, nor files of an encoder and a "
+        "decoder");
   }
   const fs::path other = other_half(path);
   return other.empty() ? find_in_file(path) : find_halves(path, other);

@@ -6,6 +6,8 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
+#include "kinora/models/autoencoders/autoencoder_names.h"
+#include "kinora/nn/naming.h"
 #include "kinora/pipelines/autoencoder_config.h"
 #include "kinora/pipelines/diffusers_config.h"
 
@@ -14,21 +16,50 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// config.json of the folder of diffusers that `path` means, its own or that of vae/; empty if it
-/// is none.
+constexpr int64_t kCompvisGroups = 32;
+
+/// config.json of the folder of diffusers that `path` means, its own or that of a pipeline's
+/// autoencoder; empty if it is none.
 fs::path config_of(const fs::path& path) {
-  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  for (fs::path config : {folder / "config.json", folder / "vae" / "config.json"}) {
-    const bool is_its_own = fs::is_directory(path) || config.parent_path() == path.parent_path();
-    if (is_its_own && fs::is_regular_file(config)) {
+  const fs::path own = (fs::is_directory(path) ? path : path.parent_path()) / "config.json";
+  if (fs::is_regular_file(own)) {
+    return own;
+  }
+  for (const char* part : kAutoencoderParts) {
+    fs::path config = path / part / "config.json";
+    if (fs::is_regular_file(config)) {
       return config;
     }
   }
   return {};
 }
 
-std::string class_in(const fs::path& config) {
-  return autoencoder_class(io::read_text(config, kMaxConfigBytes), config.string());
+/// Whether it is of an autoencoder.
+bool is_config(const fs::path& config) {
+  const std::string name =
+      autoencoder_class(io::read_text(config, kMaxConfigBytes), config.string());
+  return name.starts_with("Autoencoder") || name == kVqClass;
+}
+
+/// The tensors of the autoencoder, which are those of `model`, by our paths and in our shapes.
+checkpoint::LateTensors tensors_of(const FoundAutoencoder& found, nn::Module& model) {
+  check_names(found.weights, model);
+  std::vector<checkpoint::LateTensors> files;
+  for (const checkpoint::WeightsFile& file : found.weights.files) {
+    files.push_back(file.tensors());
+  }
+  checkpoint::LateTensors tensors;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const AutoencoderWeights::Source& source = found.weights.sources.at(name);
+    tensors.emplace(name, checkpoint::with_shape(files[source.file].at(source.key), shape));
+  };
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    add(name, parameter->shape);
+  }
+  for (const auto& [name, buffer] : model.named_buffers()) {
+    add(name, buffer->sizes().vec());
+  }
+  return tensors;
 }
 
 }  // namespace
@@ -36,7 +67,7 @@ std::string class_in(const fs::path& config) {
 bool is_autoencoder(const fs::path& path) {
   if (fs::is_directory(path)) {
     const fs::path config = path / "config.json";
-    return fs::is_regular_file(config) && class_in(config).starts_with("Autoencoder");
+    return fs::is_regular_file(config) && is_config(config);
   }
   const auto file = checkpoint::WeightsFile::open(path, /*averaged=*/false);
   for (const std::string& name : file.names()) {
@@ -52,30 +83,41 @@ int64_t write_autoencoder(const fs::path& path, const fs::path& folder,
                           const checkpoint::OutputOptions& options) {
   const FoundAutoencoder found = find_autoencoder(path);
   const auto model = make_autoencoder(found.config);
-  check_names(found.weights, *model);
+  const checkpoint::LateTensors tensors = tensors_of(found, *model);
   const fs::path config = config_of(path);
-  const std::string text = config.empty() || !class_in(config).starts_with("Autoencoder")
+  const std::string text = config.empty() || !is_config(config)
                                ? diffusers_config(found.config)
                                : io::read_text(config, kMaxConfigBytes);
-  std::vector<checkpoint::LateTensors> files;
-  for (const checkpoint::WeightsFile& file : found.weights.files) {
-    files.push_back(file.tensors());
-  }
-  checkpoint::LateTensors tensors;
-  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    const AutoencoderWeights::Source& source = found.weights.sources.at(name);
-    tensors.emplace(name, checkpoint::with_shape(files[source.file].at(source.key), shape));
-  };
-  for (const auto& [name, parameter] : model->named_parameters()) {
-    add(name, parameter->shape);
-  }
-  for (const auto& [name, buffer] : model->named_buffers()) {
-    add(name, buffer->sizes().vec());
-  }
   fs::create_directories(folder);
   checkpoint::write_weights(folder / "diffusion_pytorch_model.safetensors", tensors, options);
   io::write_file_atomic(folder / "config.json", text);
   return static_cast<int64_t>(tensors.size());
+}
+
+int64_t write_compvis_autoencoder(const fs::path& path, const fs::path& file,
+                                  const checkpoint::OutputOptions& options) {
+  const FoundAutoencoder found = find_autoencoder(path);
+  const models::AutoencoderKlConfig* halves = halves_of(found.config);
+  KINORA_CHECK(halves != nullptr, kConfig,
+               "[autoencoder] only an AutoencoderKL or VQModel has keys of CompVis, got ", path,
+               ". Hint: a folder of diffusers");
+  KINORA_CHECK(halves->norm_num_groups == kCompvisGroups, kConfig, "[autoencoder] norms must have ",
+               kCompvisGroups, " groups in a file of CompVis, which does not say how many, got ",
+               halves->norm_num_groups, ". Hint: a folder of diffusers");
+  const auto model = make_autoencoder(found.config);
+  nn::Naming naming;
+  for (const auto& [name, parameter] : model->named_parameters()) {
+    nn::OtherName other{.path = name,
+                        .keys = {models::compvis_kl_key(name, halves->block_out_channels.size())}};
+    if (models::is_kl_attention_weight(name)) {
+      other.shape = parameter->shape;
+      other.shape.insert(other.shape.end(), {1, 1});
+    }
+    naming.push_back(std::move(other));
+  }
+  checkpoint::LateTensors tensors = tensors_of(found, *model);
+  checkpoint::write_weights(file, checkpoint::take_renamed(tensors, naming), options);
+  return std::ssize(naming);
 }
 
 }  // namespace kinora::pipelines

@@ -476,10 +476,10 @@ TEST_F(OpenSoraPipelineTest, WhatItLacksIsNamed) {
   const fs::path vae = path_ / "vae/config.json";
   const json good = json::parse(std::ifstream(vae));
   json other = good;
-  other["_class_name"] = "VQModel";
+  other["_class_name"] = "AsymmetricAutoencoderKL";
   std::ofstream(vae) << other;
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return read_recipe(path_, kOnCpu); }),
-              AllOf(HasSubstr(vae.string()), HasSubstr("got VQModel")));
+              AllOf(HasSubstr(vae.string()), HasSubstr("got AsymmetricAutoencoderKL")));
   std::ofstream(vae) << good;
   fs::rename(path_ / "vae", path_ / "elsewhere");
   EXPECT_THAT(

@@ -200,8 +200,9 @@ TEST(AutoencoderFileTest, WhatDoesNotFitIsNamed) {
               AllOf(HasSubstr("1 missing [decoder.conv_out.bias]"),
                     HasSubstr("1 unexpected [decoder.more]"),
                     HasSubstr("quant_conv.bias (must be [8], is [3])")));
-  write_folder(folder / "other", weights, R"({"_class_name": "VQModel"})");
-  EXPECT_THAT(refused(ErrorKind::kConfig, folder / "other"), HasSubstr("got VQModel"));
+  write_folder(folder / "other", weights, R"({"_class_name": "AsymmetricAutoencoderKL"})");
+  EXPECT_THAT(refused(ErrorKind::kConfig, folder / "other"),
+              HasSubstr("got AsymmetricAutoencoderKL"));
   write_folder(folder / "blocks", weights,
                R"({"_class_name": "AutoencoderKL", "down_block_types": ["AttnDownBlock2D"]})");
   EXPECT_THAT(refused(ErrorKind::kConfig, folder / "blocks"), HasSubstr("AttnDownBlock2D"));
