@@ -240,12 +240,17 @@ Converted convert_updates(const Source& source, const ConvertOptions& options) {
   return converted;
 }
 
-/// An autoencoder alone, in a folder for diffusers.
+/// An autoencoder alone, in a folder for diffusers or a file with CompVis' names.
 Converted convert_autoencoder(const ConvertOptions& options,
                               const checkpoint::OutputOptions& output) {
   Converted converted;
   converted.what = "autoencoder of " + options.from.string();
-  converted.num_tensors = pipelines::write_autoencoder(options.from, options.to, output);
+  if (options.layout == ConvertOptions::Layout::kCompvis) {
+    converted.num_tensors = pipelines::write_compvis_autoencoder(options.from, options.to, output);
+    converted.notes.emplace_back("such a file does not say how latents are scaled");
+  } else {
+    converted.num_tensors = pipelines::write_autoencoder(options.from, options.to, output);
+  }
   return converted;
 }
 
@@ -264,9 +269,10 @@ Converted convert_weights(const ConvertOptions& options) {
                                    .max_shard_bytes = options.max_shard_bytes};
   if (!to_file) {
     check_empty(options.to);
-    if (!checkpoint && is_autoencoder_alone(options.from)) {
-      return convert_autoencoder(options, output);
-    }
+  }
+  const bool has_place = !to_file || options.layout == ConvertOptions::Layout::kCompvis;
+  if (has_place && !checkpoint && is_autoencoder_alone(options.from)) {
+    return convert_autoencoder(options, output);
   }
   Source source = checkpoint ? from_checkpoint(*checkpoint, options) : from_file(options);
   if (options.updates != ConvertOptions::Updates::kMerged) {

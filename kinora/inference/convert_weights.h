@@ -26,8 +26,8 @@ struct ConvertOptions {
   bool allow_missing = false;
   bool allow_unexpected = false;           ///< such tensors are left out
   std::filesystem::path autoencoder = {};  ///< for vae/ of a diffusers' folder
-  /// Whose names a file gets: ours, CompVis' of U-Nets, or those in the files of its authors
-  /// (models::Family::original_naming).
+  /// Whose names a file gets: ours, CompVis' of U-Nets and autoencoders, or those in the files of
+  /// its authors (models::Family::original_naming).
   enum class Layout { kOwn, kCompvis, kAuthors } layout = Layout::kOwn;
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT"; weights that they change become fp32.
   std::vector<std::string> adapters = {};

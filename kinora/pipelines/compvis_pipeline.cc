@@ -9,6 +9,7 @@
 
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/models/unets/unet_names.h"
+#include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 
 namespace kinora::pipelines {
@@ -20,7 +21,6 @@ using models::ModelConfig;
 using nlohmann::json;
 
 constexpr std::string_view kAutoencoder = "first_stage_model.";
-constexpr std::string_view kQuantised = "first_stage_model.quantize.";  // of a VQ autoencoder
 constexpr const char* kTokenizer = "tokenizer";
 constexpr int64_t kTokens = 77;
 
@@ -102,24 +102,13 @@ json recipe_of(const ModelConfig& model) {
           {"ema", {{"decays", json::array()}}}};
 }
 
-/// Whether the file has an autoencoder that Kinora can open.
 bool has_autoencoder(const WeightsFile& file) {
-  bool has = false;
-  for (const std::string& name : file.names()) {
-    if (name.starts_with(kQuantised)) {
-      return false;
-    }
-    has = has || name.starts_with(kAutoencoder);
-  }
-  return has;
+  return std::ranges::any_of(
+      file.names(), [](const std::string& name) { return name.starts_with(kAutoencoder); });
 }
 
 /// What Kinora chose for it.
-std::string note_of(const ModelConfig& model, const WeightsFile& file) {
-  if (&published(model) == &kOfClasses && !has_autoencoder(file)) {
-    return "the file has no autoencoder that Kinora reads (latent diffusion's VQ is not there), so "
-           "pictures want --autoencoder; without, latents are written";
-  }
+std::string note_of(const ModelConfig& model) {
   if (&published(model) != &kSecond) {
     return "";
   }
@@ -152,7 +141,7 @@ std::optional<Pipeline> find_compvis_pipeline(const fs::path& path) {
   }
   Pipeline pipeline{.folder = path,
                     .class_name = std::string("file of ") + published(*model).name,
-                    .note = note_of(*model, file)};
+                    .note = note_of(*model)};
   if (model->takes_text()) {
     pipeline.text = PipelineText{.tokenizer = tokenizer_of(path),
                                  .encoder = fs::absolute(path),
@@ -187,6 +176,14 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
   }
   if (has_autoencoder(file)) {
     recipe["autoencoder"]["path"] = pipeline.folder.string();
+  }
+  if (has_autoencoder(file) && &its == &kOfClasses) {
+    // Whose autoencoders are of several sizes; as many pixels are drawn with all of them.
+    const int64_t compression = latent_space(pipeline.folder).compression;
+    recipe["model"]["compression"] = compression;
+    for (const char* side : {"height", "width"}) {
+      recipe["model"][side] = its.side * its.compression / compression;
+    }
   }
   return recipe.dump(2);
 }

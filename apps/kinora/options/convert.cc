@@ -41,7 +41,8 @@ void add_convert(CLI::App& app, Chosen& chosen) {
                              : name == "authors" ? Layout::kAuthors
                                                  : Layout::kOwn;
           },
-          "Names in a file: own; compvis, those of Stable Diffusion's U-Nets in single files; "
+          "Names in a file: own; compvis, those of Stable Diffusion's U-Nets and autoencoders in "
+          "single files; "
           "authors, those of Stable Diffusion 3, Flux and Open-Sora 2 in theirs; default: own")
       ->check(CLI::IsMember({"own", "compvis", "authors"}));
   command->add_option("--config", options.config_file,
