@@ -338,6 +338,10 @@ std::optional<ModelConfig> find_compvis_unet(
   own.input = channels->input;
   own.resnets = modules.resnets;
   const std::string middle = "middle_block.1.";
+  KINORA_CHECK(!its.has(middle + "qkv.weight"), kConfig, "[unet] ", where,
+               " attends to its own places alone (", kCompvisUnet, middle,
+               "qkv), as latent diffusion's U-Nets without captions or classes do, which Kinora "
+               "lacks");
   config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
   const bool of_classes = take_classes(shapes, its, where, config);
   if (!of_classes) {
