@@ -101,8 +101,9 @@ TEST(HostileTokenizerTest, PostProcessorsMustHaveTheTextOnce) {
 
 TEST(HostileTokenizerTest, TextsThatStagesMakeTooLongAreRefused) {
   std::string stages = R"({"type": "NFC"})";
+  const std::string longer(64, 'a');
   for (int i = 0; i < 40; ++i) {
-    stages += R"(, {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"})";
+    stages += R"(, {"type": "Replace", "pattern": {"String": "a"}, "content": ")" + longer + "\"}";
   }
   const Tokenizer tokenizer = test::from_json(json_of(
       abc_model(), R"("normalizer": {"type": "Sequence", "normalizers": [)" + stages + "]}"));
