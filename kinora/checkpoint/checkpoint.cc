@@ -129,11 +129,11 @@ class PartsReader {
       targets_.push_back({&boxes[box], from.bucket, begin, part.values});
       return;
     }
-    KINORA_CHECK(part.values.scalar_type() != at::kByte && role.elements_each() == 1 &&
-                     role.kind != optim::Role::Kind::kFactors,
-                 kIo, "[checkpoint] the ", optim::to_string(role), " of ", slot.path,
-                 " lies in another order, or is divided otherwise. Hint: use the kinora and the "
-                 "parallel.tensor that wrote it");
+    KINORA_CHECK(
+        part.values.scalar_type() != at::kByte && role.elements_each() == 1 && !role.is_of_rows(),
+        kIo, "[checkpoint] the ", optim::to_string(role), " of ", slot.path,
+        " lies in another order, or is divided otherwise. Hint: use the kinora and the "
+        "parallel.tensor that wrote it");
     rearranged_.push_back({&boxes, from, &slot, role, part});
   }
 

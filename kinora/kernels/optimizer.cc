@@ -299,6 +299,7 @@ void update_weights(const UpdateBuffers& buffers, const UpdateParameters& parame
       return run.template operator()<UpdateRule::kScheduleFree>();
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
+    case UpdateRule::kCame:
     case UpdateRule::kLamb:
       return run.template operator()<UpdateRule::kMuon>();
   }

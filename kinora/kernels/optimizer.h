@@ -45,6 +45,12 @@ enum class UpdateRule : uint8_t {
   /// moments the means of rows and columns. Gradients have become directions before update_weights
   /// (optim/factored.h).
   kAdafactor,
+  /// Luo et al., "CAME: confidence-guided adaptive memory efficient optimization", ACL 2023,
+  /// Algorithm 2: a mean of Adafactor's directions, divided by the root of how far these are from
+  /// it
+  /// (its instability), which is kept as means of rows and columns, too. Gradients have become
+  /// directions before update_weights (optim/factored.h).
+  kCame,
   /// You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR
   /// 2020, Algorithm 2 with phi(z) = z: AdamW's direction and the weight decay together, times the
   /// norm of the parameter over that of both, or 1 where one of them is 0. Its passes are
@@ -69,7 +75,8 @@ enum class UpdateRule : uint8_t {
 
 /// Whether update_weights finds directions in place of gradients, and reads no moments.
 KINORA_HOST_DEVICE constexpr bool takes_directions(UpdateRule rule) {
-  return rule == UpdateRule::kMuon || rule == UpdateRule::kAdafactor || rule == UpdateRule::kLamb;
+  return rule == UpdateRule::kMuon || rule == UpdateRule::kAdafactor || rule == UpdateRule::kCame ||
+         rule == UpdateRule::kLamb;
 }
 
 /// Whether make_directions reads weights.

@@ -575,6 +575,7 @@ void update_weights_composed(const OptimizerBucket& bucket,
     }
     case kernels::UpdateRule::kMuon:
     case kernels::UpdateRule::kAdafactor:
+    case kernels::UpdateRule::kCame:
       weight.mul_(1.0 - lr * parameters.weight_decay).add_(bucket.grad, -lr);
       break;
   }

@@ -241,6 +241,8 @@ std::string to_string(Role role) {
       return "exp_avg_sq_scales";
     case Role::Kind::kFactors:
       return "factors";
+    case Role::Kind::kInstability:
+      return "instability";
     case Role::Kind::kBase:
       return "base";
     case Role::Kind::kGradSum:
@@ -274,6 +276,8 @@ at::Tensor Bucket::tensor(Role role) const {
       return exp_avg_sq_scales;
     case Role::Kind::kFactors:
       return factors;
+    case Role::Kind::kInstability:
+      return instability;
     case Role::Kind::kBase:
       return base;
     case Role::Kind::kGradSum:
@@ -292,10 +296,12 @@ int64_t Slot::num_factors() const {
 }
 
 int64_t Bucket::count_of(Role role, int64_t elements) const {
-  if (role.kind == Role::Kind::kFactors) {
+  if (role.is_of_rows()) {
     int64_t count = 0;
     for (const Slot& slot : slots) {
-      count += slot.offset < elements ? slot.num_factors() : 0;
+      const int64_t its =
+          role.kind == Role::Kind::kFactors ? slot.num_factors() : slot.num_instabilities();
+      count += slot.offset < elements ? its : 0;
     }
     return count;
   }
@@ -616,8 +622,11 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->exp_avg = moment(Role::exp_avg(), kernels::kSignedCodes);
       bucket->exp_avg_scales = scales();
     }
-    if (options_.rule == kernels::UpdateRule::kAdafactor) {
+    if (keeps_factors(options_.rule)) {
       bucket->factors = at::zeros({bucket->count_of(Role::factors(), bucket->numel)}, fp32);
+    }
+    if (options_.rule == kernels::UpdateRule::kCame) {
+      bucket->instability = at::zeros({bucket->count_of(Role::instability(), bucket->numel)}, fp32);
     }
     if (keeps_second_moments(options_.rule)) {
       bucket->exp_avg_sq = moment(Role::exp_avg_sq(), kernels::kUnsignedCodes);
@@ -721,8 +730,8 @@ int64_t Arena::offloaded_bytes(Role role) const {
   std::vector<at::Tensor> arrays;
   std::vector<at::Tensor> computes;
   for (const Bucket& bucket : buckets_) {
-    const bool is_state = role.kind != Role::Kind::kCompute && role.kind != Role::Kind::kGrad &&
-                          role.kind != Role::Kind::kFactors;
+    const bool is_state =
+        role.kind != Role::Kind::kCompute && role.kind != Role::Kind::kGrad && !role.is_of_rows();
     if (bucket.is_offloaded && is_state) {
       arrays.push_back(bucket.tensor(role));
       computes.push_back(has_far_master(bucket) ? at::Tensor() : bucket.master);
@@ -748,8 +757,11 @@ std::vector<Role> Arena::state_roles() const {
       roles.push_back(Role::exp_avg_scales());
     }
   }
-  if (options_.rule == kernels::UpdateRule::kAdafactor) {
+  if (keeps_factors(options_.rule)) {
     roles.push_back(Role::factors());
+  }
+  if (options_.rule == kernels::UpdateRule::kCame) {
+    roles.push_back(Role::instability());
   }
   if (keeps_second_moments(options_.rule)) {
     roles.push_back(Role::exp_avg_sq());
@@ -808,7 +820,7 @@ at::Tensor Arena::own_box(const std::string& path, Role role) const {
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
   const int64_t end = slot.offset + slot.numel;
-  KINORA_CHECK(flat.defined() && role.elements_each() == 1 && role.kind != Role::Kind::kFactors &&
+  KINORA_CHECK(flat.defined() && role.elements_each() == 1 && !role.is_of_rows() &&
                    bucket.count_of(role, end) - bucket.count_of(role, slot.offset) == slot.numel,
                kConfig, "[arena] ", path, " has no array ", to_string(role),
                options_.train ? "" : ": this arena was made for sampling");
@@ -875,9 +887,10 @@ Arena::Part Arena::own_part(const std::string& path, Role role) const {
   const Slot& slot = bucket.slots[place.slot];
   const at::Tensor flat = bucket.tensor(role);
   KINORA_CHECK(flat.defined(), kConfig, "[arena] ", path, " has no array ", to_string(role));
-  if (role.kind == Role::Kind::kFactors) {
-    return {.values = flat.narrow(0, bucket.place_of(role, slot.offset), slot.num_factors()),
-            .begin = 0};
+  if (role.is_of_rows()) {
+    const int64_t begin = bucket.place_of(role, slot.offset);
+    const int64_t end = bucket.place_of(role, slot.offset + slot.numel);
+    return {.values = flat.narrow(0, begin, end - begin), .begin = 0};
   }
   const Overlap part = overlap(slot, bucket.slice_begin, bucket.slice_numel);
   if (part.empty()) {

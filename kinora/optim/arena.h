@@ -33,7 +33,8 @@ struct Role {
     kEma,
     kExpAvgScales,    ///< of kExpAvg, where that is codes
     kExpAvgSqScales,  ///< of kExpAvgSq, likewise
-    kFactors,         ///< of Adafactor (Slot::num_factors)
+    kFactors,         ///< of Adafactor and CAME (Slot::num_factors)
+    kInstability,     ///< of CAME (Slot::num_instabilities)
     kBase,            ///< of Prodigy and Schedule-Free
     kGradSum,         ///< of Prodigy
   };
@@ -49,15 +50,20 @@ struct Role {
   [[nodiscard]] static Role exp_avg_scales() { return {Kind::kExpAvgScales}; }
   [[nodiscard]] static Role exp_avg_sq_scales() { return {Kind::kExpAvgSqScales}; }
   [[nodiscard]] static Role factors() { return {Kind::kFactors}; }
+  [[nodiscard]] static Role instability() { return {Kind::kInstability}; }
   [[nodiscard]] static Role base() { return {Kind::kBase}; }
   [[nodiscard]] static Role grad_sum() { return {Kind::kGradSum}; }
 
   /// Elements of a bucket that have one of the array's together (Bucket::count_of counts them).
   [[nodiscard]] int64_t elements_each() const;
+  /// Whether the array is of rows and columns, and whole on every rank.
+  [[nodiscard]] bool is_of_rows() const {
+    return kind == Kind::kFactors || kind == Kind::kInstability;
+  }
 };
 
 /// "compute", "master", "grad", "exp_avg", "exp_avg_sq", "exp_avg_scales", "exp_avg_sq_scales",
-/// "factors", "base", "grad_sum", "ema.0", ...: the names in checkpoints.
+/// "factors", "instability", "base", "grad_sum", "ema.0", ...: the names in checkpoints.
 [[nodiscard]] std::string to_string(Role role);
 
 /// Elements that a slot's offset is a multiple of: no two parameters share a block of codes.
@@ -102,10 +108,12 @@ struct Slot {
   /// The parameter's shape where nobody divides it.
   [[nodiscard]] const std::vector<int64_t>& whole_shape() const { return box ? box->whole : shape; }
 
-  /// Adafactor: whether it keeps a number for each row and each column of [shape[0], the others]
-  /// in place of a second moment for each element, and how many numbers it keeps.
+  /// Adafactor and CAME: whether they keep a number for each row and each column of [shape[0], the
+  /// others] in place of a second moment for each element, and how many numbers they keep; and how
+  /// many of CAME's instability, which vectors have none of.
   [[nodiscard]] bool is_factored() const;
   [[nodiscard]] int64_t num_factors() const;
+  [[nodiscard]] int64_t num_instabilities() const { return is_factored() ? num_factors() : 0; }
 };
 
 /// Elements [numel] as they lie in a slot, in its shape: a view.
@@ -141,6 +149,7 @@ struct Bucket {
   at::Tensor exp_avg_sq_scales;
   /// fp32, of all parameters in turn, whole on every rank; of each its rows, then its columns.
   at::Tensor factors;
+  at::Tensor instability;       ///< likewise, of matrices alone
   at::Tensor base;              ///< fp32: the weights that Prodigy began with; Schedule-Free's z
   at::Tensor grad_sum;          ///< fp32: of Prodigy
   std::vector<at::Tensor> ema;  ///< fp32
@@ -159,8 +168,7 @@ struct Bucket {
   /// Elements of tensor(role) before what belongs to the bucket's element `element`, which is in
   /// the slice.
   [[nodiscard]] int64_t place_of(Role role, int64_t element) const {
-    const bool is_whole = role.kind == Role::Kind::kFactors;
-    return count_of(role, element) - (is_whole ? 0 : count_of(role, slice_begin));
+    return count_of(role, element) - (role.is_of_rows() ? 0 : count_of(role, slice_begin));
   }
   /// Whether the buffer of whole_compute (whole_grad) is this bucket's own for good.
   bool owns_compute = true;
@@ -189,6 +197,11 @@ struct HeldOptions {
   return rule != kernels::UpdateRule::kAdafactor && rule != kernels::UpdateRule::kScheduleFree;
 }
 
+/// Whether they have `factors`.
+[[nodiscard]] constexpr bool keeps_factors(kernels::UpdateRule rule) {
+  return rule == kernels::UpdateRule::kAdafactor || rule == kernels::UpdateRule::kCame;
+}
+
 /// Whether they have `base`, which begins as the weights.
 [[nodiscard]] constexpr bool keeps_base(kernels::UpdateRule rule) {
   return rule == kernels::UpdateRule::kProdigy || rule == kernels::UpdateRule::kScheduleFree;
@@ -196,8 +209,8 @@ struct HeldOptions {
 
 /// Whether update_weights alone reads the moments.
 [[nodiscard]] constexpr bool takes_one_pass(kernels::UpdateRule rule) {
-  return rule != kernels::UpdateRule::kMuon && rule != kernels::UpdateRule::kLamb &&
-         rule != kernels::UpdateRule::kProdigy;
+  return rule != kernels::UpdateRule::kMuon && rule != kernels::UpdateRule::kCame &&
+         rule != kernels::UpdateRule::kLamb && rule != kernels::UpdateRule::kProdigy;
 }
 
 struct ArenaOptions {
@@ -316,16 +329,16 @@ class Arena {
   /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.
   [[nodiscard]] std::vector<Role> state_roles() const;
 
-  /// One parameter's part of an array (no scales or factors), in its whole shape: a view, or where
-  /// ranks divide it, or another rank's stage has it, a copy that they make together (all call it).
-  /// The master and
-  /// every average of a frozen parameter are its compute copy. kConfig for an unknown path or role.
+  /// One parameter's part of an array (no scales, no means of rows), in its whole shape: a view, or
+  /// where ranks divide it, or another rank's stage has it, a copy that they make together (all
+  /// call it). The master and every average of a frozen parameter are its compute copy. kConfig for
+  /// an unknown path or role.
   [[nodiscard]] at::Tensor export_parameter(const std::string& path, Role role) const;
   /// This rank's part of one trained parameter, of what its box has: a flat view, without elements
   /// where others own it all, and the place of its first element in the parameter.
   struct Part {
     at::Tensor values;
-    int64_t begin = 0;  ///< of scales: that of the first's block; of factors, which are all here: 0
+    int64_t begin = 0;  ///< of scales: that of the first's block; of rows, which are all here: 0
   };
   [[nodiscard]] Part own_part(const std::string& path, Role role) const;
   /// Sets a parameter's master and compute copy (without `train`: the compute copy) from a tensor

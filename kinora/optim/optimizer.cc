@@ -138,6 +138,8 @@ const char* to_string(kernels::UpdateRule rule) {
       return "muon";
     case kernels::UpdateRule::kAdafactor:
       return "adafactor";
+    case kernels::UpdateRule::kCame:
+      return "came";
     case kernels::UpdateRule::kLamb:
       return "lamb";
     case kernels::UpdateRule::kProdigy:
@@ -157,8 +159,8 @@ const char* to_string(kernels::MasterFormat format) {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels)
-    : rule_(config.rule), own_kernels_(own_kernels) {
-  for (const double beta : {config.momentum, config.beta1, config.beta2}) {
+    : rule_(config.rule), beta3_(config.beta3), own_kernels_(own_kernels) {
+  for (const double beta : {config.momentum, config.beta1, config.beta2, config.beta3}) {
     KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[optim] betas must be in [0, 1), got ", beta);
   }
   KINORA_CHECK(config.eps > 0.0, kConfig, "[optim] eps must be above 0, got ", config.eps);
@@ -362,6 +364,9 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     ops::update_weights(matrices_, of_matrices_, control_);
   } else if (rule_ == kernels::UpdateRule::kAdafactor) {
     make_factored_directions(arena, control_);
+  } else if (rule_ == kernels::UpdateRule::kCame) {
+    make_confident_directions(
+        arena, control_, {.mean = policy_.beta1, .squares = policy_.beta2, .instability = beta3_});
   } else if (rule_ == kernels::UpdateRule::kLamb) {
     ops::make_directions(table_, parameters_, control_);
     apply_trust_ratios(arena);

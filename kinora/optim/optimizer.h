@@ -19,12 +19,14 @@ namespace kinora::optim {
 
 /// Every rule.
 inline constexpr std::array kUpdateRules = {
-    kernels::UpdateRule::kAdamW,   kernels::UpdateRule::kLion,        kernels::UpdateRule::kSgd,
-    kernels::UpdateRule::kMuon,    kernels::UpdateRule::kAdafactor,   kernels::UpdateRule::kLamb,
-    kernels::UpdateRule::kProdigy, kernels::UpdateRule::kScheduleFree};
+    kernels::UpdateRule::kAdamW,       kernels::UpdateRule::kLion,
+    kernels::UpdateRule::kSgd,         kernels::UpdateRule::kMuon,
+    kernels::UpdateRule::kAdafactor,   kernels::UpdateRule::kCame,
+    kernels::UpdateRule::kLamb,        kernels::UpdateRule::kProdigy,
+    kernels::UpdateRule::kScheduleFree};
 
-/// "adamw", "lion", "sgd", "muon", "adafactor", "lamb", "prodigy" or "schedule_free": the names in
-/// recipes and checkpoints.
+/// "adamw", "lion", "sgd", "muon", "adafactor", "came", "lamb", "prodigy" or "schedule_free": the
+/// names in recipes and checkpoints.
 [[nodiscard]] const char* to_string(kernels::UpdateRule rule);
 
 /// "fp32" or "8bit".
@@ -42,6 +44,7 @@ struct OptimizerConfig {
   double momentum = 0.95;  ///< of Muon's matrices
   double beta1 = 0.9;      ///< of the first moment; SGD: the momentum
   double beta2 = 0.0;      ///< of AdamW's second moment, of Lion's momentum; 0: 0.999, 0.99
+  double beta3 = 0.9999;   ///< of CAME's instability
   double eps = 1e-8;       ///< AdamW, LAMB, Prodigy, and Muon's other parameters
   /// Of every parameter; decoupled, but SGD's. LAMB's is a part of the direction.
   double weight_decay = 0.0;
@@ -176,6 +179,7 @@ class Optimizer {
   std::unique_ptr<device::SideStream> beside_;  // null: no such buckets, or no GPU
   std::vector<at::Tensor> arrays_;              // of the arena that table_ is of
   int64_t steps_ = 0;                           // begun
+  double beta3_;                                // OptimizerConfig::beta3
   bool leaves_gradients_ = false;
   bool own_kernels_;
 };

@@ -213,8 +213,9 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
       "How weights follow their gradients. lion keeps one moment, and wants a learning rate "
       "3 to 10 times smaller than adamw's; sgd has momentum; muon keeps one moment of the "
       "blocks' matrices and makes their updates orthogonal, with adamw for all else; "
-      "adafactor keeps next to nothing: the means of rows and columns of squares; lamb makes "
-      "adamw's updates as long as each parameter, for large batches; prodigy finds adamw's "
+      "adafactor keeps next to nothing: the means of rows and columns of squares; came adds one "
+      "moment to it, and trusts its steps less where they differ from that; lamb makes adamw's "
+      "updates as long as each parameter, for large batches; prodigy finds adamw's "
       "learning rate by itself, with lr.value=1; schedule_free wants lr.schedule=constant: a mean "
       "of all its weights, which is what is sampled, stands for a rate that falls.");
   const auto takes_one_pass = [&optim] { return optim::takes_one_pass(optim.rule); };
@@ -252,6 +253,7 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
       "adamw, muon, lamb, prodigy and schedule_free: added to the root of the second moment.",
       above(0, 1));
   fields.add("d0", optim.d0,
+  fields.add("beta3", optim.beta3, "came: decay of how far its steps are from their mean.", decay);
              "prodigy: the distance between the first and the best weights that it begins with.",
              above(0, 1));
   fields.add("d_coef", optim.d_coef,

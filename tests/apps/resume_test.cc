@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"no_average", {"ema.decays=[]"}}, Case{"lion", {"optim.rule=lion"}},
         Case{"sgd", {"optim.rule=sgd", "optim.beta1=0.8", "lr.value=0.03"}},
         Case{"muon", {"optim.rule=muon"}}, Case{"adafactor", {"optim.rule=adafactor"}},
-        Case{"lamb", {"optim.rule=lamb"}},
+        Case{"came", {"optim.rule=came"}}, Case{"lamb", {"optim.rule=lamb"}},
         Case{"prodigy", {"optim.rule=prodigy", "lr.value=1", "optim.d0=1e-4"}},
         Case{"schedule_free",
              {"optim.rule=schedule_free", "data.validation=8", "validation.every=4",

@@ -22,10 +22,10 @@ struct Ranks {
 };
 
 /// What a run keeps: kSmall has moments of 8 bits and masters in bf16.
-enum class Kept : uint8_t { kFp32, kSmall, kMuon, kAdafactor, kProdigy };
+enum class Kept : uint8_t { kFp32, kSmall, kMuon, kAdafactor, kCame, kProdigy };
 
 inline std::string to_string(Kept kept) {
-  constexpr const char* kNames[] = {"fp32", "small", "muon", "adafactor", "prodigy"};
+  constexpr const char* kNames[] = {"fp32", "small", "muon", "adafactor", "came", "prodigy"};
   return kNames[static_cast<size_t>(kept)];
 }
 
@@ -84,6 +84,8 @@ class NumberedState {
       state.optimizer.rule = kernels::UpdateRule::kMuon;
     } else if (kept == Kept::kAdafactor) {
       state.optimizer.rule = kernels::UpdateRule::kAdafactor;
+    } else if (kept == Kept::kCame) {
+      state.optimizer.rule = kernels::UpdateRule::kCame;
     } else if (kept == Kept::kProdigy) {
       state.optimizer.rule = kernels::UpdateRule::kProdigy;
       state.optimizer.distance = 0.1 + static_cast<double>(step);
@@ -102,8 +104,8 @@ class NumberedState {
   /// What this rank has of a role.
   [[nodiscard]] at::Tensor expected(int64_t step, size_t role, const optim::Bucket& bucket) const {
     const optim::Role which = arena.state_roles()[role];
-    if (which.kind == optim::Role::Kind::kFactors) {
-      return at::arange(bucket.factors.numel(), at::kFloat).mul(1024).add(step % 1024);
+    if (which.is_of_rows()) {
+      return at::arange(bucket.tensor(which).numel(), at::kFloat).mul(1024).add(step % 1024);
     }
     at::Tensor numbers = expected(step, role, bucket, bucket.slice_begin, bucket.slice_numel);
     const at::ScalarType type = bucket.tensor(which).scalar_type();

@@ -121,7 +121,7 @@ TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, CheckpointRanksTest,
                          testing::Values(Kept::kFp32, Kept::kSmall, Kept::kMuon, Kept::kAdafactor,
-                                         Kept::kProdigy),
+                                         Kept::kCame, Kept::kProdigy),
                          [](const auto& info) { return to_string(info.param); });
 
 // No bucket divides into five parts: the first rank writes.

@@ -214,7 +214,7 @@ TEST_P(GpuOptimTest, StepsOfMuonEqualTheCpu) {
 
 TEST_P(GpuOptimTest, StepsOfRulesThatSumOverParametersEqualTheCpu) {
   for (const kernels::UpdateRule rule :
-       {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb,
+       {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kCame, kernels::UpdateRule::kLamb,
         kernels::UpdateRule::kProdigy}) {
     SCOPED_TRACE(to_string(rule));
     const OptimizerConfig config{.rule = rule, .d0 = 0.1};

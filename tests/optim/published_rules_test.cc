@@ -146,8 +146,8 @@ TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
     }
   }
   size_t compared = 0;
-  for (const Role role :
-       {Role::exp_avg(), Role::exp_avg_sq(), Role::factors(), Role::grad_sum(), Role::base()}) {
+  for (const Role role : {Role::exp_avg(), Role::exp_avg_sq(), Role::factors(), Role::instability(),
+                          Role::grad_sum(), Role::base()}) {
     if (run.data["state"].contains(to_string(role))) {
       run.expect_close(run.data["state"][to_string(role)], role, tolerance::kFewRoundings);
       ++compared;
@@ -166,7 +166,7 @@ TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, PublishedRuleTest,
                          testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
-                                         UpdateRule::kLamb, UpdateRule::kProdigy,
+                                         UpdateRule::kCame, UpdateRule::kLamb, UpdateRule::kProdigy,
                                          UpdateRule::kScheduleFree),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
@@ -213,6 +213,30 @@ TEST(AdafactorTest, MatricesKeepTheirRowsAndColumns) {
   EXPECT_FALSE(block.exp_avg_sq.defined());
   EXPECT_EQ(block.factors.numel(), (12 + 20) + 12 + (30 + 8) + (6 + 36) + 8);
   EXPECT_EQ(run.arena.bytes(Role::factors()), 4 * (block.factors.numel() + 5 + 7));
+}
+
+// Decay is a factor here, which is rounded the same way in each step.
+TEST(CameTest, FiftyStepsWithoutDecayAreWithinAMillionth) {
+  RuleRun run(UpdateRule::kCame);
+  ASSERT_EQ(run.data["steps"].size(), 50U);
+  OptimizerConfig config = RuleRun::config(UpdateRule::kCame);
+  config.weight_decay = 0.0;
+  Optimizer optimizer(config, run.arena);
+  for (const json& step : run.data["steps"]) {
+    run.set_gradients(step);
+    optimizer.step(run.arena, run.data["lr"]);
+  }
+  run.expect_close(run.data["without_decay"], Role::master(), tolerance::kStored);
+}
+
+TEST(CameTest, MatricesKeepTheirRowsAndColumnsTwiceAndAMoment) {
+  const RuleRun run(UpdateRule::kCame);
+  const Bucket& block = run.arena.buckets()[1];
+  EXPECT_EQ(block.exp_avg.numel(), block.numel);
+  EXPECT_FALSE(block.exp_avg_sq.defined());
+  EXPECT_EQ(block.factors.numel(), (12 + 20) + 12 + (30 + 8) + (6 + 36) + 8);
+  EXPECT_EQ(block.instability.numel(), (12 + 20) + (30 + 8) + (6 + 36));
+  EXPECT_EQ(run.arena.own_part("block.norm.weight", Role::instability()).values.numel(), 0);
 }
 
 /// The state of a parameter, of all roles: to the bit, or within so much of the largest element.
@@ -306,7 +330,8 @@ std::string name_of(const testing::TestParamInfo<std::tuple<UpdateRule, MasterFo
 
 INSTANTIATE_TEST_SUITE_P(Rules, WholeRuleTest,
                          testing::Combine(testing::Values(UpdateRule::kMuon, UpdateRule::kAdafactor,
-                                                          UpdateRule::kLamb, UpdateRule::kProdigy,
+                                                          UpdateRule::kCame, UpdateRule::kLamb,
+                                                          UpdateRule::kProdigy,
                                                           UpdateRule::kScheduleFree),
                                           testing::Values(MasterFormat::kF32, MasterFormat::kBF16)),
                          name_of);
@@ -448,7 +473,8 @@ TEST(WholeRuleErrorTest, WhatTheyCannotDoIsRefused) {
   };
   ArenaOptions coded;
   coded.moments = MomentFormat::k8Bit;
-  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb, UpdateRule::kProdigy}) {
+  for (const UpdateRule rule :
+       {UpdateRule::kMuon, UpdateRule::kCame, UpdateRule::kLamb, UpdateRule::kProdigy}) {
     EXPECT_THAT(message(rule, coded),
                 HasSubstr(std::string(to_string(rule)) + " keeps its moments in fp32"));
   }
@@ -456,7 +482,8 @@ TEST(WholeRuleErrorTest, WhatTheyCannotDoIsRefused) {
   EXPECT_THAT(message(UpdateRule::kScheduleFree, coded), HasSubstr("schedule_free keeps weights"));
   ArenaOptions far;
   far.offload = 0.5;
-  for (const UpdateRule rule : {UpdateRule::kMuon, UpdateRule::kLamb, UpdateRule::kProdigy}) {
+  for (const UpdateRule rule :
+       {UpdateRule::kMuon, UpdateRule::kCame, UpdateRule::kLamb, UpdateRule::kProdigy}) {
     EXPECT_THAT(message(rule, far),
                 HasSubstr(std::string(to_string(rule)) + " keeps its state on the device"));
   }

@@ -125,7 +125,7 @@ TEST(PipelineRanksTest, WithAllElseEqualsOneRank) {
 TEST(PipelineRanksTest, EveryRuleEqualsOneRank) {
   comm::run_on_ranks(2, [](const comm::Group& world) {
     using Rule = kernels::UpdateRule;
-    for (const Rule rule : {Rule::kSgd, Rule::kMuon, Rule::kAdafactor, Rule::kLamb}) {
+    for (const Rule rule : {Rule::kSgd, Rule::kMuon, Rule::kAdafactor, Rule::kCame, Rule::kLamb}) {
       RunConfig config = tiny();
       config.optim.rule = rule;
       config.train.micro_batch = 2;
@@ -133,7 +133,7 @@ TEST(PipelineRanksTest, EveryRuleEqualsOneRank) {
       config.parallel.pp_size = 2;
       SCOPED_TRACE(optim::to_string(rule));
       Outcome got = outcome_of(config, world);
-      if (rule == Rule::kAdafactor) {  // makes updates of gradients that are but rounding
+      if (optim::keeps_factors(rule)) {  // makes updates of gradients that are but rounding
         got.weights = want.weights;
         got.averages = want.averages;
       }

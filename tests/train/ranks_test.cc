@@ -105,8 +105,8 @@ TEST_P(RanksTest, StagesGiveTheSameBits) {
 
 TEST_P(RanksTest, RulesThatSumOverParametersEqualOneRank) {
   comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
-    for (const auto rule : {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kLamb,
-                            kernels::UpdateRule::kProdigy}) {
+    for (const auto rule : {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kCame,
+                            kernels::UpdateRule::kLamb, kernels::UpdateRule::kProdigy}) {
       RunConfig config = tiny();
       config.optim.rule = rule;
       config.optim.d0 = 0.5;  // so that little follows from the small rate

@@ -685,6 +685,7 @@ cudaError_t launch_update(const BucketTable& table, const UpdateParameters& para
       return cudaErrorInvalidValue;
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
+    case UpdateRule::kCame:
     case UpdateRule::kLamb:
       return launch_rule<UpdateRule::kMuon, kEmas>(table, parameters, control, stream);
   }
@@ -770,6 +771,7 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
         return launch_blocks<UpdateRule::kScheduleFree>(table, parameters, control, stream);
       case UpdateRule::kMuon:
       case UpdateRule::kAdafactor:
+      case UpdateRule::kCame:
       case UpdateRule::kLamb:
         return launch_blocks<UpdateRule::kMuon>(table, parameters, control, stream);
     }

@@ -232,8 +232,8 @@ class Planner {
         {"gradients", on_device(Role::grad())},
         {"moments", on_device(Role::exp_avg()) + on_device(Role::exp_avg_sq()) +
                         on_device(Role::exp_avg_scales()) + on_device(Role::exp_avg_sq_scales()) +
-                        on_device(Role::factors()) + on_device(Role::base()) +
-                        on_device(Role::grad_sum())},
+                        on_device(Role::factors()) + on_device(Role::instability()) +
+                        on_device(Role::base()) + on_device(Role::grad_sum())},
         {"averages", averages}};
     disk_memory_ = arena.disk_memory();
     if (const optim::HeldWeights* held = arena.held()) {

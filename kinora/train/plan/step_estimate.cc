@@ -53,6 +53,8 @@ double direction_bytes_of(kernels::UpdateRule rule) {
   switch (rule) {
     case kernels::UpdateRule::kAdafactor:
       return 60.0;  // libtorch's calls
+    case kernels::UpdateRule::kCame:
+      return 144.0;  // likewise: Adafactor's, the mean of directions, and their instability
     case kernels::UpdateRule::kLamb:
       return 28.0;  // the direction, two norms, and its length
     case kernels::UpdateRule::kProdigy:

@@ -163,16 +163,16 @@ TEST_P(RuleTest, CountsTheStateOfTheRealArena) {
   EXPECT_EQ(bytes_of(plan, "gradients"), arena.bytes(Role::grad()));
   EXPECT_EQ(bytes_of(plan, "moments"),
             arena.bytes(Role::exp_avg()) + arena.bytes(Role::exp_avg_sq()) +
-                arena.bytes(Role::factors()) + arena.bytes(Role::base()) +
-                arena.bytes(Role::grad_sum()));
+                arena.bytes(Role::factors()) + arena.bytes(Role::instability()) +
+                arena.bytes(Role::base()) + arena.bytes(Role::grad_sum()));
   EXPECT_EQ(bytes_of(plan, "averages"), arena.bytes(Role::average(0)) +
                                             arena.bytes(Role::average(1)) +
                                             arena.bytes(Role::average(2)));
 }
 
 INSTANTIATE_TEST_SUITE_P(MemoryPlan, RuleTest,
-                         testing::Values("adamw", "lion", "sgd", "muon", "adafactor", "lamb",
-                                         "prodigy", "schedule_free"),
+                         testing::Values("adamw", "lion", "sgd", "muon", "adafactor", "came",
+                                         "lamb", "prodigy", "schedule_free"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The matrices of blocks, nearly all of the model, keep one moment, or their rows and columns.
