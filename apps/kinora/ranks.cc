@@ -134,6 +134,7 @@ int launch(const RankArguments& arguments, DeviceChoice device, AtStop at_stop) 
   options.environment = child_variables(options.num_ranks);
   options.max_restarts = arguments.max_restarts;
   options.final_codes = {kExitUsage};
+  options.again_codes = {kExitStartAgain};
   if (at_stop == AtStop::kSave) {
     options.stop_grace = kSaveGrace;
   }

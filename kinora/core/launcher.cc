@@ -366,6 +366,7 @@ LaunchResult launch_ranks(const LaunchOptions& options) {
   StandardSinks sinks;
   const SignalQueue signals;
   LaunchResult result;
+  int64_t failures = 0;  // that ranks started again after
   while (true) {
     // The ranks of an attempt are gone with it before the next one starts.
     Attempt attempt(options, result.num_restarts, signals);
@@ -379,15 +380,23 @@ LaunchResult launch_ranks(const LaunchOptions& options) {
       return result;
     }
     log_error("[launch] ", describe_failure(result));
+    const auto ended_by_one_of = [blamed](const std::vector<int>& codes) {
+      return blamed->signal == 0 &&
+             std::find(codes.begin(), codes.end(), blamed->exit_code) != codes.end();
+    };
+    const bool is_wanted = ended_by_one_of(options.again_codes);
     const bool is_final =
-        blamed->signal == 0 && std::find(options.final_codes.begin(), options.final_codes.end(),
-                                         blamed->exit_code) != options.final_codes.end();
-    if (is_final || result.stop_signal != 0 || result.num_restarts == options.max_restarts) {
+        ended_by_one_of(options.final_codes) || (!is_wanted && failures == options.max_restarts);
+    if (is_final || result.stop_signal != 0) {
       return result;
     }
     ++result.num_restarts;
-    log_warn("[launch] all ranks start again: restart ", result.num_restarts, " of ",
-             options.max_restarts);
+    if (is_wanted) {
+      log_warn("[launch] all ranks start again, as rank ", blamed->rank, " wants");
+    } else {
+      ++failures;
+      log_warn("[launch] all ranks start again: restart ", failures, " of ", options.max_restarts);
+    }
   }
 }
 

@@ -31,6 +31,8 @@ struct LaunchOptions {
 
   /// Exit codes of the rank to blame after which another start would fail in the same way.
   std::vector<int> final_codes;
+  /// Those after which all start again, without counting as restarts of max_restarts.
+  std::vector<int> again_codes;
 
   /// Called at the first failure of the start `restart` (0, 1, ...), while other ranks run: to tell
   /// those on other machines. It must be quick, and must not throw.

@@ -63,4 +63,10 @@ void limit_memory(at::Device device, int64_t bytes) {
   }
 }
 
+void release_unused(at::Device device) {
+  if (device.is_cuda()) {
+    at::accelerator::emptyCache();
+  }
+}
+
 }  // namespace kinora::device

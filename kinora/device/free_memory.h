@@ -32,4 +32,7 @@ inline constexpr double kPlannedShare = 0.94;
 /// where the GPU has it. Nothing on the CPU.
 void limit_memory(at::Device device, int64_t bytes);
 
+/// Gives back what libtorch's allocator keeps of tensors that are no more. Nothing on the CPU.
+void release_unused(at::Device device);
+
 }  // namespace kinora::device

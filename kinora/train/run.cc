@@ -79,7 +79,7 @@ void name_classes(const data::Source& data, models::ModelConfig& model) {
 }  // namespace
 
 Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
-    : config(agree_on_run(with_own_text_encoder(asked), resume, world)),
+    : config(agree_on_run(with_own_text_encoder(with_kept_plan(asked)), resume, world)),
       mesh(world, config.parallel.mesh()),
       micro_batch(config.micro_batch(mesh.data_ranks())),
       device(inference::choose_device(config.train.device)),

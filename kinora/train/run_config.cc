@@ -58,6 +58,11 @@ void describe_train(Fields& fields, RunConfig& config) {
       "of train.recompute, train.micro_batch, optim.offload and optim.offload_weights (of recipes "
       "that freeze weights finetune.offload) and, with several ranks, "
       "parallel.plugin is taken that fits, and said.");
+  fields.add("oom", train.oom, {{"stop", OutOfMemory::kStop}, {"replan", OutOfMemory::kReplan}},
+             "What is done when memory is too little for a step: stop = an error with what is "
+             "known; replan = the run goes on from its last state with the fastest settings of "
+             "train.vram_budget's search that need less than those it had. They stay with the run "
+             "(replanned.txt).");
   fields.add("graph_memory_gib", train.graph_memory_gib,
              "GiB that CUDA graphs (kernels.graphs) of the sizes of data.buckets may take: sizes "
              "for which so much is too little run without one, and the log says which. 0 = what "
@@ -248,12 +253,12 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
              decay);
   fields.add("beta2", optim.beta2,
              "Decay of the second moment, of lion's momentum; 0 = 0.999, 0.99 of lion.", decay);
+  fields.add("beta3", optim.beta3, "came: decay of how far its steps are from their mean.", decay);
   fields.add(
       "eps", optim.eps,
       "adamw, muon, lamb, prodigy and schedule_free: added to the root of the second moment.",
       above(0, 1));
   fields.add("d0", optim.d0,
-  fields.add("beta3", optim.beta3, "came: decay of how far its steps are from their mean.", decay);
              "prodigy: the distance between the first and the best weights that it begins with.",
              above(0, 1));
   fields.add("d_coef", optim.d_coef,

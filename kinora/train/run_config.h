@@ -17,6 +17,12 @@
 namespace kinora::train {
 
 /// The keys train.*, but for precision and deterministic; their meanings stand in describe().
+/// What a run does about a step for which memory is too little.
+enum class OutOfMemory : uint8_t {
+  kStop,
+  kReplan,  ///< goes on with the next smaller plan
+};
+
 struct TrainOptions {
   int64_t steps = 1000;
   int64_t global_batch = 64;
@@ -25,7 +31,8 @@ struct TrainOptions {
   ops::Fp8Scaling fp8_scaling = ops::Fp8Scaling::kDelayed;
   std::string recompute = "none";
   std::string vram_budget = "none";  ///< budget_bytes()
-  double graph_memory_gib = 0.0;     ///< 0: what there is room for
+  OutOfMemory oom = OutOfMemory::kStop;
+  double graph_memory_gib = 0.0;  ///< 0: what there is room for
   int64_t seed = 0;
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;

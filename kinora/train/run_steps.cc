@@ -12,6 +12,7 @@
 #include "kinora/inference/updates.h"
 #include "kinora/train/finetune.h"
 #include "kinora/train/non_finite.h"
+#include "kinora/train/out_of_memory.h"
 
 namespace kinora::train {
 namespace {
@@ -54,8 +55,10 @@ void RunSteps::begin(StepSamples samples) {
                       .samples = std::move(samples),
                       .waited = {}};
   run_.enter(Phase::kForwardBackward, pending.step);
-  const at::Tensor loss =
-      step_.forward_backward(pending.samples.batches, state.step, prior_of(pending.samples));
+  using Part = StepOutOfMemory::Part;
+  const at::Tensor loss = within_memory(pending.step, Part::kForwardBackward, [&] {
+    return step_.forward_backward(pending.samples.batches, state.step, prior_of(pending.samples));
+  });
   if (self_test_) {
     self_test_->see_gradients(run_.trainable->arena());
   }
@@ -63,7 +66,8 @@ void RunSteps::begin(StepSamples samples) {
   if (const auto* parallel = boosted.parallel(); parallel != nullptr) {
     pending.waited = parallel->waited();
   }
-  pending.number = boosted.enqueue_update(pending.lr, loss);
+  pending.number = within_memory(pending.step, Part::kUpdate,
+                                 [&] { return boosted.enqueue_update(pending.lr, loss); });
   state.step += 1;
   (pending.samples.kind == StepKind::kData ? state.position : state.image_position) +=
       pending.samples.global_batch;

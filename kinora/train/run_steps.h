@@ -25,6 +25,7 @@ class RunSteps {
   explicit RunSteps(Run& run);
 
   /// Computes on the samples and updates the weights, without waiting for the device.
+  /// StepOutOfMemory.
   void begin(StepSamples samples);
   /// Steps that are begun and not finished.
   [[nodiscard]] size_t num_pending() const { return pending_.size(); }

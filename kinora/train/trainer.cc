@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "kinora/core/log.h"
+#include "kinora/device/free_memory.h"
+#include "kinora/train/out_of_memory.h"
+#include "kinora/train/plan/memory_budget.h"
 #include "kinora/train/run.h"
 #include "kinora/train/run_announcement.h"
 #include "kinora/train/run_checkpoints.h"
@@ -46,6 +49,7 @@ class Trainer::Impl {
                ": there is nothing to do. Hint: raise train.steps to go on");
       return {.step = run_.state.step, .complete = true};
     }
+    first_step_ = run_.state.step;
     begin();
     fetch(stop);
     while (!run_.is_complete() && goes_on(stop)) {
@@ -65,6 +69,39 @@ class Trainer::Impl {
   }
 
   void say_error(const std::string& why) { control_.say_error(why); }
+  [[nodiscard]] at::Device device() const { return run_.device; }
+
+  /// After a step that found no memory: the run's next attempt has settings that need less. What it
+  /// begins with: the state of before the step, which is saved. With several ranks, of which the
+  /// others wait for this one within the step, all start again.
+  [[nodiscard]] Resume replan(const StepOutOfMemory& error, const Resume& resume) {
+    const PlanChoice choice = plan_after(error, run_);
+    if (run_.mesh.world().size() > 1) {
+      keep_plan(choice.config);
+      throw StartAgain("[train] rank " + std::to_string(run_.mesh.world().rank()) +
+                       " had not enough memory; all ranks start again from the last checkpoint "
+                       "with " +
+                       choice.text());
+    }
+    finish_steps(0);
+    for (RunObserver* observer : observers_) {
+      observer->run_ended(run_.state.step);
+    }
+    control_.hear_last_vote();
+    const bool has_moved = run_.state.step > first_step_;
+    if (has_moved) {
+      checkpoints_.save();
+      checkpoints_.wait();
+    }
+    keep_plan(choice.config);
+    run_.stop();
+    if (run_.log) {
+      run_.log->flush();
+    }
+    return has_moved || resume.mode == Resume::Mode::kNever
+               ? Resume{.mode = Resume::Mode::kAuto, .checkpoint = {}}
+               : resume;
+  }
 
  private:
   void begin() {
@@ -155,18 +192,32 @@ class Trainer::Impl {
   RunControl control_;
   std::vector<RunObserver*> observers_;  // those above, in the order in which they are called
   double last_loss_ = 0.0;
+  int64_t first_step_ = 0;  // before it
 };
 
 Trainer::Trainer(const RunConfig& config, const Resume& resume, const comm::Group& world)
-    : impl_(std::make_unique<Impl>(config, resume, world)) {}
+    : config_(config),
+      resume_(resume),
+      world_(world),
+      impl_(std::make_unique<Impl>(config, resume, world)) {}
 Trainer::~Trainer() = default;
 
 TrainResult Trainer::run(const StopSignal* stop) {
-  try {
-    return impl_->run(stop);
-  } catch (const std::exception& error) {
-    impl_->say_error(error.what());
-    throw;
+  while (true) {
+    try {
+      try {
+        return impl_->run(stop);
+      } catch (const StepOutOfMemory& error) {
+        resume_ = impl_->replan(error, resume_);
+      }
+    } catch (const std::exception& error) {
+      impl_->say_error(error.what());
+      throw;
+    }
+    const at::Device device = impl_->device();
+    impl_.reset();
+    device::release_unused(device);
+    impl_ = std::make_unique<Impl>(config_, resume_, world_);
   }
 }
 

@@ -31,11 +31,16 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Trains until train.steps or until `stop` (may be null) is requested of any rank; either way
-  /// the last state is saved.
+  /// the last state is saved. A step that finds too little memory is done again with a smaller
+  /// plan, if train.oom says so, in the same call; of several ranks it is StartAgain
+  /// (out_of_memory.h).
   TrainResult run(const StopSignal* stop = nullptr);
 
  private:
   class Impl;
+  RunConfig config_;
+  Resume resume_;
+  comm::Group world_;
   std::unique_ptr<Impl> impl_;
 };
 

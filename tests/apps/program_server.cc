@@ -1,5 +1,9 @@
 #include "tests/apps/program_server.h"
 
+#include <ATen/ops/ones.h>
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -8,11 +12,15 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/kinora/program.h"
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
+#include "kinora/models/transformers/dit.h"
 
 namespace kinora::apps {
 namespace {
@@ -42,6 +50,92 @@ void redirect(const char* file, int descriptor) {
     ::putenv(*variable);
   }
   run_program(static_cast<int>(argv.size()) - 1, argv.data());
+}
+
+/// What the environment says, "0" where it says nothing.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "0";
+}
+
+bool awaits_operation = false;
+thread_local bool is_hungry = false;
+
+/// The allocator of the CPU, which has nothing for the next tensor of a thread that is_hungry.
+class HungryAllocator : public c10::Allocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    if (std::exchange(is_hungry, false)) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "planted: no memory");
+    }
+    return base_->allocate(bytes);
+  }
+  [[nodiscard]] at::DeleterFnPtr raw_deleter() const override { return base_->raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    base_->copy_data(to, from, bytes);
+  }
+
+ private:
+  c10::Allocator* base_ = c10::GetAllocator(c10::kCPU);
+};
+
+/// The next operation of that name finds no memory.
+void plant(const std::string& operation) {
+  static HungryAllocator allocator;
+  static const std::string awaited = operation;
+  c10::SetAllocator(c10::kCPU, &allocator);
+  awaits_operation = true;
+  at::addGlobalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        if (awaits_operation && function.name() == awaited) {
+          awaits_operation = false;
+          is_hungry = true;
+        }
+        return nullptr;
+      }));
+}
+
+/// A DiT that finds no memory, in one step of the first start of one rank (program_server.h).
+class HungryDiT : public models::DiT {
+ public:
+  using models::DiT::DiT;
+
+  void begin_step() override {
+    DiT::begin_step();
+    static int steps = 0;
+    const bool is_planned = named_parameters().front().parameter->value.is_meta();
+    steps += is_planned ? 0 : 1;
+    if (!is_planned && steps == std::stoi(variable(kHungryStep)) &&
+        variable("RANK") == variable(kHungryRank) && variable("KINORA_RESTART") == "0") {
+      plant(variable(kHungryOperation));
+    }
+  }
+};
+
+/// A DiT that keeps 16 KiB of each step.
+class LeakyDiT : public models::DiT {
+ public:
+  using models::DiT::DiT;
+
+  void begin_step() override {
+    DiT::begin_step();
+    constexpr int64_t kKept = 4096;
+    static std::vector<at::Tensor> kept;
+    kept.push_back(
+        at::ones({kKept}, named_parameters().front().parameter->value.options().dtype(at::kFloat)));
+  }
+};
+
+void add_family(const char* key, const char* name,
+                std::unique_ptr<models::Model> (*make)(const models::ModelConfig& config)) {
+  models::Family row = models::families().front();
+  row.key = key;
+  row.name = name;
+  row.diffusers.reset();
+  row.sizes.clear();
+  row.patches.clear();
+  row.make = make;
+  models::add_family(std::move(row));
 }
 
 /// Starts programs as long as there is somebody who asks for them.
@@ -79,6 +173,10 @@ void redirect(const char* file, int descriptor) {
 }  // namespace kinora::apps
 
 int main(int argc, char** argv) {
+  kinora::apps::add_family(kinora::apps::kHungryFamily, "Hungry",
+                           kinora::models::make<kinora::apps::HungryDiT>);
+  kinora::apps::add_family(kinora::apps::kLeakyFamily, "Leaky",
+                           kinora::models::make<kinora::apps::LeakyDiT>);
   if (std::getenv(kinora::apps::kProgramServerVariable) != nullptr) {
     kinora::apps::serve();
   }

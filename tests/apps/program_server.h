@@ -12,6 +12,17 @@ namespace kinora::apps {
 /// Set in the process that programs are forked from.
 inline constexpr const char* kProgramServerVariable = "KINORA_TEST_PROGRAM_SERVER";
 
+/// The word in recipes of a DiT on the CPU that finds no memory in the step of the process that
+/// kHungryStep says, for the first kHungryOperation in it ("aten::rsqrt"), on the rank of
+/// kHungryRank (unset: 0), unless ranks have started again.
+inline constexpr const char* kHungryFamily = "hungry";
+inline constexpr const char* kHungryStep = "KINORA_TEST_HUNGRY_STEP";
+inline constexpr const char* kHungryOperation = "KINORA_TEST_HUNGRY_OPERATION";
+inline constexpr const char* kHungryRank = "KINORA_TEST_HUNGRY_RANK";
+
+/// That of a DiT that keeps 16 KiB of each step.
+inline constexpr const char* kLeakyFamily = "leaky";
+
 /// Its file, in the folder of the build.
 inline constexpr const char* kProgramServer = "kinora_apps_program";
 

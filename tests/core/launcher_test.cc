@@ -299,6 +299,18 @@ TEST(LauncherTest, RestartsUntilItSucceeds) {
   EXPECT_THAT(launched.err, HasSubstr("[launch] all ranks start again: restart 1 of 3\n"));
 }
 
+TEST(LauncherTest, StartsAgainAsOftenAsRanksWantIt) {
+  LaunchOptions options =
+      shell(2, "[ $KINORA_RESTART = 3 ] || exit $((KINORA_RESTART == 1 ? 5 : 9))");
+  options.again_codes = {9};
+  options.max_restarts = 1;
+  const Launched launched = launch(options);
+  EXPECT_FALSE(launched.result.failure.has_value());
+  EXPECT_EQ(launched.result.num_restarts, 3);
+  EXPECT_THAT(launched.err, HasSubstr("[launch] all ranks start again, as rank "));
+  EXPECT_THAT(launched.err, HasSubstr("[launch] all ranks start again: restart 1 of 1\n"));
+}
+
 TEST(LauncherTest, GivesUpAfterTheLastRestart) {
   LaunchOptions options = shell(1, "exit 5");
   options.max_restarts = 2;

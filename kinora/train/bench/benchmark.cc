@@ -8,18 +8,16 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <new>
-#include <string_view>
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/device/device.h"
 #include "kinora/device/gpu_trace.h"
+#include "kinora/device/out_of_memory.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::train {
@@ -150,15 +148,8 @@ void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::A
 bool caught_out_of_memory() {
   try {
     throw;
-  } catch (const c10::OutOfMemoryError&) {
-    return true;
-  } catch (const std::bad_alloc&) {
-    return true;
   } catch (const std::exception& error) {
-    const std::string_view text = error.what();
-    const auto says = [text](std::string_view what) { return text.find(what) != text.npos; };
-    return says("out of memory") || says("cudaErrorMemoryAllocation") ||
-           says("DefaultCPUAllocator: can't allocate memory");
+    return device::out_of_memory_text(error).has_value();
   } catch (...) {
     return false;
   }

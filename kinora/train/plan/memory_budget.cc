@@ -1,14 +1,19 @@
 #include "kinora/train/plan/memory_budget.h"
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <utility>
 
+#include "kinora/core/config.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/device/free_memory.h"
+#include "kinora/io/file.h"
 #include "kinora/train/plan/gpu_facts.h"
 #include "kinora/train/plan/memory_plan.h"
 #include "kinora/train/plan/plan_search.h"
@@ -65,6 +70,73 @@ RunConfig within_budget(const RunConfig& config, at::Device device, const comm::
   }
   device::limit_memory(device, budget - plan.outside);
   return fitting;
+}
+
+namespace {
+
+/// The names of settings_of_plan().
+constexpr std::array kSettings = {
+    "train.micro_batch",     "train.recompute",          "optim.offload",
+    "optim.offload_weights", "finetune.offload",         "parallel.plugin",
+    "parallel.zero_stage",   "parallel.sequence",        "parallel.tensor",
+    "parallel.pipeline",     "parallel.pipeline_chunks", "parallel.pipeline_schedule"};
+
+GpuFacts facts_of(const MemoryPlan& plan) {
+  if (plan.target.device != c10::DeviceType::CUDA) {
+    return {};
+  }
+  const CudaDevice gpu = cuda_device(0);
+  return gpu_of_driver(gpu.name, gpu.total_memory);
+}
+
+std::filesystem::path kept_plan(const RunConfig& config) {
+  return std::filesystem::path(config.run_dir) / "replanned.txt";
+}
+
+}  // namespace
+
+std::optional<PlanChoice> next_smaller(const RunConfig& config, const MemoryPlan& now) {
+  constexpr double kError = 0.03;
+  const auto tensors = static_cast<double>(now.peak - now.process);
+  PlanTarget target = now.target;
+  target.memory = now.needed() - static_cast<int64_t>(kError * tensors) - 1;
+  return fastest(config, target, facts_of(now));
+}
+
+PlanChoice least_of(const RunConfig& config, const MemoryPlan& now) {
+  return smallest_plan(config, now.target, facts_of(now));
+}
+
+std::vector<std::string> settings_of_plan(const RunConfig& config) {
+  std::vector<std::string> settings;
+  for (const auto& [key, value] : flatten_config(config)) {
+    if (std::find(kSettings.begin(), kSettings.end(), key) != kSettings.end()) {
+      settings.push_back(key + "=" + value);
+    }
+  }
+  return settings;
+}
+
+RunConfig with_kept_plan(const RunConfig& config) {
+  const std::filesystem::path file = kept_plan(config);
+  if (config.train.oom != OutOfMemory::kReplan || !std::filesystem::exists(file)) {
+    return config;
+  }
+  std::ifstream text(file);
+  std::vector<std::string> settings;
+  for (std::string line; std::getline(text, line);) {
+    settings.push_back(line);
+  }
+  return parse_config<RunConfig>(
+      {.text = dump_config(config), .origin = "the recipe with " + file.string()}, settings);
+}
+
+void keep_plan(const RunConfig& config) {
+  std::string text;
+  for (const std::string& setting : settings_of_plan(config)) {
+    text += setting + "\n";
+  }
+  io::write_file_atomic(kept_plan(config), text);
 }
 
 }  // namespace kinora::train

@@ -407,6 +407,7 @@ class Planner {
     } else {
       const int64_t process =
           kProcess + static_cast<int64_t>(kHeapShare * static_cast<double>(plan_.peak));
+      plan_.process = process;
       plan_.parts.push_back({"program, libraries, heap", process});
       plan_.parts.push_back({"on the way to the disk", disk_memory_});
       plan_.peak += process + disk_memory_;

@@ -43,6 +43,7 @@ struct MemoryPlan {
   /// The most bytes at once as a run reports them (peak_memory in log.jsonl): of tensors on a GPU,
   /// of the whole process on a CPU.
   int64_t peak = 0;
+  int64_t process = 0;  ///< of the peak what the program and its heap take, on a CPU
   /// What the target has to have besides: the GPU's context and libraries, and what its allocator
   /// cannot use.
   int64_t besides = 0;
