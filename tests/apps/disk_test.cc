@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(Stages, DiskRanksTest, testing::Values("ddp", "zero2", 
 // KINORA_DISK_KILLS says how many kills there are.
 TEST_F(DiskTest, EveryKillLeavesAWholeCheckpointAndNothingElse) {
   const char* wanted = std::getenv("KINORA_DISK_KILLS");
-  const int kills = wanted != nullptr ? std::atoi(wanted) : 4;
+  const int kills = wanted != nullptr ? std::atoi(wanted) : 5;
   const auto settings = [this](int64_t steps) {
     return joined(on_disk(), {"train.precision=bf16", "checkpoint.every=1",
                               "checkpoint.keep_last=2", "train.steps=" + std::to_string(steps)});
