@@ -16,13 +16,13 @@
 
 namespace kinora::train {
 
-/// The keys train.*, but for precision and deterministic; their meanings stand in describe().
 /// What a run does about a step for which memory is too little.
 enum class OutOfMemory : uint8_t {
   kStop,
   kReplan,  ///< goes on with the next smaller plan
 };
 
+/// The keys train.*, but for precision and deterministic; their meanings stand in describe().
 struct TrainOptions {
   int64_t steps = 1000;
   int64_t global_batch = 64;
