@@ -84,6 +84,10 @@ void expect_close(const Arena& gpu, const Arena& cpu) {
     for (const Role role : cpu.state_roles()) {
       const at::Tensor want = cpu.buckets()[i].tensor(role);
       const at::Tensor got = gpu.buckets()[i].tensor(role).to(at::kCPU);
+      if (want.numel() == 0) {  // factors of a bucket without matrices
+        EXPECT_EQ(got.numel(), 0);
+        continue;
+      }
       EXPECT_LE(got.sub(want).abs().max().item<double>(),
                 tolerance::kFewRoundings * want.abs().max().item<double>())
           << to_string(role);
