@@ -47,8 +47,7 @@ enum class UpdateRule : uint8_t {
   kAdafactor,
   /// Luo et al., "CAME: confidence-guided adaptive memory efficient optimization", ACL 2023,
   /// Algorithm 2: a mean of Adafactor's directions, divided by the root of how far these are from
-  /// it
-  /// (its instability), which is kept as means of rows and columns, too. Gradients have become
+  /// it (its instability), which is kept as means of rows and columns, too. Gradients have become
   /// directions before update_weights (optim/factored.h).
   kCame,
   /// You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR

@@ -290,7 +290,8 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
     }
   }
   if (!adds && !keep && x.fp8.defined() && linear.bias.defined() &&
-      impl.fuses(consumer.number, x.rows())) {
+      impl.fuses(consumer.number, x.rows()) &&
+      impl.fp8->has_linear_gelu(x, fp8()->weight(linear.number))) {
     const Operand& weight = fp8()->weight(linear.number);
     constexpr size_t kFused = 0;
     Operand out;
@@ -298,9 +299,8 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
       out = way == kFused ? impl.fp8->linear_gelu(x, weight, linear.bias, consumer.number)
                           : gelu(impl.fp8->linear(x, weight, linear.bias), consumer);
     };
-    const size_t way = impl.ways.choose(
-        impl.fp8->gelu_problem(x, weight),
-        {{"fused", impl.fp8->has_linear_gelu(x, weight)}, {"in steps", true}}, run);
+    const size_t way = impl.ways.choose(impl.fp8->gelu_problem(x, weight),
+                                        {{"fused", true}, {"in steps", true}}, run);
     impl.count(x, linear);
     run(way);
     return {{}, std::move(out)};

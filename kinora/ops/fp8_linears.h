@@ -75,7 +75,7 @@ class Fp8Linears {
   /// the product. Sampling alone: nothing of it is kept, nor has it a transposed copy.
   [[nodiscard]] Operand linear_gelu(const Operand& x, const Operand& weight, const at::Tensor& bias,
                                     int64_t consumer);
-  /// That product, and whether the library has it.
+  /// That product, and whether it can be taken: in sampling, where the library has it.
   [[nodiscard]] kernels::MatmulProblem gelu_problem(const Operand& x, const Operand& weight) const;
   [[nodiscard]] bool has_linear_gelu(const Operand& x, const Operand& weight);
   [[nodiscard]] at::Tensor input_grad(const Operand& dy, const Operand& weight,

@@ -16,8 +16,7 @@ namespace kinora::pipelines {
 ///   - a folder of diffusers with config.json and diffusion_pytorch_model.safetensors (or .bin), or
 ///     one that has it in vae/ or vqvae/: AutoencoderKL, AutoencoderTiny, AutoencoderDC, VQModel;
 ///   - a file of an AutoencoderKL or VQModel with CompVis' or diffusers' keys, or a whole
-///   checkpoint
-///     of Stable Diffusion or latent diffusion, whose other parts are not read;
+///     checkpoint of Stable Diffusion or latent diffusion, whose other parts are not read;
 ///   - a file of TAESD, X_encoder.Y or X_decoder.Y, the other one beside it;
 ///   - a file of an autoencoder of clips (clip_autoencoder_config.h), or a folder of it with its
 ///     config.json and model.safetensors (Open-Sora 1.2, 1.3) or pytorch_model.pt (HunyuanVideo).

@@ -202,7 +202,7 @@ void describe(Fields& fields, SamplingConfig& config) {
       between(1, kMostGuidance));
   fields.add("fp8", config.fp8,
              "Of `kinora sample`: compute the products of a transformer's blocks in 8-bit floats "
-             "(Ada, Hopper or newer; bf16 or fp16), but those of a run's first step. Pictures "
+             "(Ada, Hopper or newer; bf16 or fp16). Pictures "
              "change a little.");
   describe_cache(fields, config.cache);
   fields.add("batch_invariant", config.batch_invariant,

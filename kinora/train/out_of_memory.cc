@@ -78,9 +78,9 @@ PlanChoice plan_after(const StepOutOfMemory& error, const Run& run) {
                ". Hint: train.oom=replan goes on with a smaller plan; a smaller "
                "train.micro_batch, or train.recompute=block");
   KINORA_CHECK(plan, kMemory, what, "; nothing smaller can be planned");
-  std::optional<PlanChoice> choice = next_smaller(run.config, *plan);
+  std::optional<PlanChoice> choice = next_smaller(run.config, run.device, *plan);
   if (!choice) {
-    const PlanChoice least = least_of(run.config, *plan);
+    const PlanChoice least = least_of(run.config, run.device, *plan);
     throw_error(ErrorKind::kMemory, what,
                 "; there is no smaller plan: the least that is planned are ",
                 human_bytes(least.plan.needed()), ", with ", least.text(),

@@ -395,6 +395,17 @@ TEST_F(StableDiffusionTest, DrawsWithAnIpAdapterAsDiffusers) {
   EXPECT_THAT(alone.err, HasSubstr("--ip-scale is of --ip-adapter, and there is none"));
 }
 
+TEST_F(StableDiffusionTest, SaysWhatItDrawsWith) {
+  const Outcome outcome =
+      run_kinora({"sample", "--prompt", "a", "--model", kPipeline.string(), "--height", "32",
+                  "--width", "64", "--steps", "2", "--guidance", "3", "--out", path("drawn"),
+                  "--device", "cpu", "--threads", "1"},
+                 folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("pictures of 32 x 64 pixels"), HasSubstr("2 steps, guidance 3.0")));
+}
+
 // A white mask changes nothing, a black one leaves no loss, and the others lie between.
 TEST_F(StableDiffusionTest, MasksWeighTheLossOfPlaces) {
   const auto losses = [&](const std::string& name, uint8_t left, uint8_t right) {

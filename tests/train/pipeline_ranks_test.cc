@@ -127,13 +127,8 @@ TEST(PipelineRanksTest, EveryRuleEqualsOneRank) {
     using Rule = kernels::UpdateRule;
     for (const Rule rule : {Rule::kSgd, Rule::kMuon, Rule::kAdafactor, Rule::kCame, Rule::kLamb}) {
       RunConfig config = tiny();
-      config.optim.rule = rule;
+      set_rule(config, rule);
       config.train.micro_batch = 2;
-      if (rule == Rule::kCame) {
-        // As in RanksTest.RulesThatSumOverParametersEqualOneRank; and its first steps are large.
-        config.finetune.freeze = {"*.qkv.bias"};
-        config.lr_factors.patterns = {"*=0.01"};
-      }
       const Outcome want = outcome_of(config, {});
       config.parallel.pp_size = 2;
       SCOPED_TRACE(optim::to_string(rule));

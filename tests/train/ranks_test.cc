@@ -108,7 +108,7 @@ TEST_P(RanksTest, RulesThatSumOverParametersEqualOneRank) {
     for (const auto rule : {kernels::UpdateRule::kAdafactor, kernels::UpdateRule::kCame,
                             kernels::UpdateRule::kLamb, kernels::UpdateRule::kProdigy}) {
       RunConfig config = tiny();
-      config.optim.rule = rule;
+      set_rule(config, rule);
       config.optim.d0 = 0.5;  // so that little follows from the small rate
       // Their gradients for keys are zero but for roundings, which such rules make as large as
       // others.

@@ -300,7 +300,10 @@ class Bench {
 /// Whether the output gives the GPU's multiprocessors so few tiles that the last round of them is
 /// mostly idle, and each is so long that halves are worth their addition.
 bool fills_poorly(const MatmulContext& context, const MatmulProblem& problem) {
-  // Of aux nothing would be checked below.
+  // Of aux and of 8-bit results nothing would be checked below.
+  if (is_fp8(problem.d_type)) {
+    return false;
+  }
   if (problem.epilogue != Epilogue::kNone && problem.epilogue != Epilogue::kBias &&
       problem.epilogue != Epilogue::kBiasGrad) {
     return false;
@@ -429,7 +432,7 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
   if (candidates.empty()) {
     return std::nullopt;
   }
-  if (!is_fp8(problem.d_type) && fills_poorly(context, problem)) {
+  if (fills_poorly(context, problem)) {
     add_split_variants(context, *plan, &candidates);
   }
   Bench bench(context, plan, stream);

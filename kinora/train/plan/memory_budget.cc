@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "kinora/core/config.h"
 #include "kinora/core/cuda.h"
@@ -34,6 +35,28 @@ std::optional<PlanChoice> fastest(const RunConfig& config, const PlanTarget& tar
   return std::nullopt;
 }
 
+/// Nothing is known of a CPU.
+GpuFacts facts_of(at::Device device) {
+  if (!device.is_cuda()) {
+    return {};
+  }
+  const CudaDevice gpu = cuda_device(device.index());
+  return gpu_of_driver(gpu.name, gpu.total_memory);
+}
+
+/// What search_plans() sets.
+constexpr std::array kSettings = {
+    "train.micro_batch",     "train.recompute",          "optim.offload",
+    "optim.offload_weights", "finetune.offload",         "parallel.plugin",
+    "parallel.zero_stage",   "parallel.sequence",        "parallel.tensor",
+    "parallel.pipeline",     "parallel.pipeline_chunks", "parallel.pipeline_schedule"};
+
+constexpr int64_t kMostPlanBytes = 64 << 10;
+
+std::filesystem::path kept_plan(const RunConfig& config) {
+  return std::filesystem::path(config.run_dir) / "replanned.txt";
+}
+
 }  // namespace
 
 RunConfig within_budget(const RunConfig& config, at::Device device, const comm::Group& world) {
@@ -41,12 +64,11 @@ RunConfig within_budget(const RunConfig& config, at::Device device, const comm::
   if (budget == 0) {
     return config;
   }
-  const CudaDevice gpu = cuda_device(device.index());
   const PlanTarget target{
       .device = device.type(),
       .ranks = world.size(),
       .memory = static_cast<int64_t>(device::kPlannedShare * static_cast<double>(budget))};
-  const GpuFacts facts = gpu_of_driver(gpu.name, gpu.total_memory);
+  const GpuFacts facts = facts_of(device);
   RunConfig fitting = config;
   MemoryPlan plan = plan_memory(config, target);
   if (!plan.fits()) {
@@ -72,49 +94,17 @@ RunConfig within_budget(const RunConfig& config, at::Device device, const comm::
   return fitting;
 }
 
-namespace {
-
-/// The names of settings_of_plan().
-constexpr std::array kSettings = {
-    "train.micro_batch",     "train.recompute",          "optim.offload",
-    "optim.offload_weights", "finetune.offload",         "parallel.plugin",
-    "parallel.zero_stage",   "parallel.sequence",        "parallel.tensor",
-    "parallel.pipeline",     "parallel.pipeline_chunks", "parallel.pipeline_schedule"};
-
-GpuFacts facts_of(const MemoryPlan& plan) {
-  if (plan.target.device != c10::DeviceType::CUDA) {
-    return {};
-  }
-  const CudaDevice gpu = cuda_device(0);
-  return gpu_of_driver(gpu.name, gpu.total_memory);
-}
-
-std::filesystem::path kept_plan(const RunConfig& config) {
-  return std::filesystem::path(config.run_dir) / "replanned.txt";
-}
-
-}  // namespace
-
-std::optional<PlanChoice> next_smaller(const RunConfig& config, const MemoryPlan& now) {
+std::optional<PlanChoice> next_smaller(const RunConfig& config, at::Device device,
+                                       const MemoryPlan& now) {
   constexpr double kError = 0.03;
   const auto tensors = static_cast<double>(now.peak - now.process);
   PlanTarget target = now.target;
   target.memory = now.needed() - static_cast<int64_t>(kError * tensors) - 1;
-  return fastest(config, target, facts_of(now));
+  return fastest(config, target, facts_of(device));
 }
 
-PlanChoice least_of(const RunConfig& config, const MemoryPlan& now) {
-  return smallest_plan(config, now.target, facts_of(now));
-}
-
-std::vector<std::string> settings_of_plan(const RunConfig& config) {
-  std::vector<std::string> settings;
-  for (const auto& [key, value] : flatten_config(config)) {
-    if (std::find(kSettings.begin(), kSettings.end(), key) != kSettings.end()) {
-      settings.push_back(key + "=" + value);
-    }
-  }
-  return settings;
+PlanChoice least_of(const RunConfig& config, at::Device device, const MemoryPlan& now) {
+  return smallest_plan(config, now.target, facts_of(device));
 }
 
 RunConfig with_kept_plan(const RunConfig& config) {
@@ -122,10 +112,12 @@ RunConfig with_kept_plan(const RunConfig& config) {
   if (config.train.oom != OutOfMemory::kReplan || !std::filesystem::exists(file)) {
     return config;
   }
-  std::ifstream text(file);
+  const std::string text = io::read_text(file, kMostPlanBytes);
   std::vector<std::string> settings;
-  for (std::string line; std::getline(text, line);) {
-    settings.push_back(line);
+  for (const std::string_view line : split(text, '\n')) {
+    if (!line.empty()) {
+      settings.emplace_back(line);
+    }
   }
   return parse_config<RunConfig>(
       {.text = dump_config(config), .origin = "the recipe with " + file.string()}, settings);
@@ -133,8 +125,10 @@ RunConfig with_kept_plan(const RunConfig& config) {
 
 void keep_plan(const RunConfig& config) {
   std::string text;
-  for (const std::string& setting : settings_of_plan(config)) {
-    text += setting + "\n";
+  for (const auto& [key, value] : flatten_config(config)) {
+    if (std::find(kSettings.begin(), kSettings.end(), key) != kSettings.end()) {
+      text += key + "=" + value + "\n";
+    }
   }
   io::write_file_atomic(kept_plan(config), text);
 }

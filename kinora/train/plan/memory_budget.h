@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "kinora/comm/group.h"
 #include "kinora/train/plan/memory_plan.h"
@@ -24,17 +22,15 @@ namespace kinora::train {
 
 /// The fastest settings of the same search that need less than `now`, the plan of `config`, of
 /// whose tensors at least 3 %: by so much plans may err. Nothing where there are none.
-[[nodiscard]] std::optional<PlanChoice> next_smaller(const RunConfig& config,
+[[nodiscard]] std::optional<PlanChoice> next_smaller(const RunConfig& config, at::Device device,
                                                      const MemoryPlan& now);
 
 /// Of these settings those that need the least. kMemory where `config` cannot be planned.
-[[nodiscard]] PlanChoice least_of(const RunConfig& config, const MemoryPlan& now);
-
-/// What of a recipe that search sets, as it is in `config`: "train.recompute=block", ...
-[[nodiscard]] std::vector<std::string> settings_of_plan(const RunConfig& config);
+[[nodiscard]] PlanChoice least_of(const RunConfig& config, at::Device device,
+                                  const MemoryPlan& now);
 
 /// The recipe with the settings that keep_plan() left in its run's directory; itself where there
-/// are none, or with train.oom=stop.
+/// are none, or with train.oom=stop. kIo where they cannot be read.
 [[nodiscard]] RunConfig with_kept_plan(const RunConfig& config);
 /// From now on the run has these, whoever goes on with it. kIo.
 void keep_plan(const RunConfig& config);
