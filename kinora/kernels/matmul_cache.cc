@@ -181,7 +181,7 @@ std::string describe(const MatmulChoice& choice) {
 }
 
 std::string choice_key_prefix(std::string_view gpu, size_t library_version) {
-  return plain(gpu) + '|' + std::to_string(library_version) + '|';
+  return plain(gpu) + '|' + std::to_string(library_version) + '.' + std::to_string(kSearch) + '|';
 }
 
 std::string choice_key(std::string_view gpu, size_t library_version, const MatmulProblem& problem,

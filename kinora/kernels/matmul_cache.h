@@ -54,12 +54,15 @@ struct MatmulAlignment {
 /// Choices by key; ordered, so that equal contents give equal text.
 using MatmulChoices = std::map<std::string, MatmulChoice, std::less<>>;
 
-/// "GPU|version|problem|".
+/// Which search found a choice; another one since searches try other tiles, clusters and options.
+inline constexpr int kSearch = 2;
+
+/// "GPU|version.search|problem|".
 [[nodiscard]] std::string choice_key(std::string_view gpu, size_t library_version,
                                      const MatmulProblem& problem,
                                      const MatmulAlignment& alignment);
 
-/// "GPU|version|", with which all keys of this GPU and library start.
+/// "GPU|version.search|", with which all keys of this GPU, library and search start.
 [[nodiscard]] std::string choice_key_prefix(std::string_view gpu, size_t library_version);
 
 /// "KEYid=66 tile=20 ...|ns=712300|", without a line end.

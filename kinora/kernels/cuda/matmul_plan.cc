@@ -1,5 +1,6 @@
 #include "kinora/kernels/cuda/matmul_plan.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kinora/core/error.h"
@@ -333,6 +334,16 @@ bool can_split_k(const MatmulAlgorithm& algorithm) {
                                            &mask, sizeof(mask),
                                            &written) == CUBLAS_STATUS_SUCCESS &&
          support != 0 && (mask & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0;
+}
+
+uint32_t max_custom_option(const MatmulAlgorithm& algorithm) {
+  constexpr uint32_t kMost = 255;
+  uint32_t most = 0;
+  size_t written = 0;
+  return cublasLtMatmulAlgoCapGetAttribute(&algorithm.algo, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX,
+                                           &most, sizeof(most), &written) == CUBLAS_STATUS_SUCCESS
+             ? std::min(most, kMost)
+             : 0;
 }
 
 cublasStatus_t enqueue(const MatmulContext& context, MatmulPlan* plan,

@@ -64,6 +64,9 @@ struct MatmulAlgorithm {
 /// Whether split sums of this algorithm can be added in fp32, in the workspace.
 [[nodiscard]] bool can_split_k(const MatmulAlgorithm& algorithm);
 
+/// The largest CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION of this algorithm, at most 255.
+[[nodiscard]] uint32_t max_custom_option(const MatmulAlgorithm& algorithm);
+
 /// A status that is_refusal() says that nothing was enqueued.
 [[nodiscard]] cublasStatus_t enqueue(const MatmulContext& context, MatmulPlan* plan,
                                      const MatmulAlgorithm& algorithm,

@@ -14,7 +14,11 @@ namespace kinora::kernels::cuda {
 namespace {
 
 constexpr int kNumProposals = 32;
-constexpr int kQuickRuns = 3;        // of every candidate, after one that is not counted
+constexpr int kQuickRuns = 3;  // of every candidate, after one that is not counted
+// Small products run back to back too, with one of several copies of b each time: in a network the
+// kernels before are just ending, a was just computed, and weights come from memory.
+constexpr float kSmallBurstUs = 150.0F;
+constexpr int64_t kMostCopies = 64;
 constexpr size_t kMaxFinalists = 8;  // then timed in turns, so that the GPU's clock hits all alike
 constexpr int kFinalRuns = 15;
 // A large product in a network runs at the clock that the GPU's power limit allows, and what draws
@@ -32,6 +36,45 @@ constexpr float kRestorableRatio = 1.05F;  // what it may cost that the next run
 constexpr int64_t kMinSplitDepth = 2048;
 constexpr size_t kMaxSplitBases = 8;
 constexpr int32_t kSplits[] = {2, 3, 4, 5, 6, 8, 10, 12, 16};
+// What the library proposes is not always its best: with another tile, cluster or option the same
+// algorithm is up to a tenth faster (seen on an H100).
+struct Tile {
+  int64_t width;  ///< of the library's rows, our columns
+  int64_t rows;
+  cublasLtMatmulTile_t id;
+};
+#define KINORA_TILE(width, rows)                       \
+  Tile {                                               \
+    width, rows, CUBLASLT_MATMUL_TILE_##width##x##rows \
+  }
+#define KINORA_TILES(width)                                                                      \
+  KINORA_TILE(width, 8), KINORA_TILE(width, 16), KINORA_TILE(width, 24), KINORA_TILE(width, 32), \
+      KINORA_TILE(width, 40), KINORA_TILE(width, 48), KINORA_TILE(width, 56),                    \
+      KINORA_TILE(width, 64), KINORA_TILE(width, 72), KINORA_TILE(width, 80),                    \
+      KINORA_TILE(width, 88), KINORA_TILE(width, 96), KINORA_TILE(width, 104),                   \
+      KINORA_TILE(width, 112), KINORA_TILE(width, 120), KINORA_TILE(width, 128)
+// Those that were among the fastest for some product of many rows.
+constexpr Tile kTiles[] = {KINORA_TILE(64, 256),  KINORA_TILE(96, 128),  KINORA_TILE(96, 192),
+                           KINORA_TILE(104, 128), KINORA_TILE(112, 128), KINORA_TILE(128, 128),
+                           KINORA_TILE(128, 152), KINORA_TILE(128, 160), KINORA_TILE(128, 192),
+                           KINORA_TILE(128, 256), KINORA_TILE(144, 128), KINORA_TILE(192, 96),
+                           KINORA_TILE(192, 128), KINORA_TILE(192, 192), KINORA_TILE(256, 128)};
+// For few rows, which one to three tiles cover.
+constexpr Tile kFlatTiles[] = {KINORA_TILES(64), KINORA_TILES(128)};
+#undef KINORA_TILES
+#undef KINORA_TILE
+constexpr int64_t kFewRows = 256;
+constexpr int64_t kMostParts = 3;
+constexpr int32_t kFlatSplits[] = {1, 2, 3, 4};
+constexpr uint32_t kClusters[] = {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1,
+                                  CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1,
+                                  CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x2x1,
+                                  CUBLASLT_CLUSTER_SHAPE_1x4x1, CUBLASLT_CLUSTER_SHAPE_2x4x1};
+constexpr float kVariantRatio = 1.25F;  // slower after its first run: no more
+constexpr float kAloneUs = 4.0F;        // that a run by itself takes more than one among others
+// Of a large result every so manieth row is compared, which meets every tile.
+constexpr int64_t kComparedWhole = 1 << 22;
+constexpr int64_t kRowStep = 13;
 
 /// Device memory; data() is null where there was not enough.
 class ScratchMemory {
@@ -158,7 +201,9 @@ class Bench {
         plan_(plan),
         stream_(stream),
         a_(a_extent(plan->problem), plan->problem.a_type, stream),
-        b_(b_extent(plan->problem), plan->problem.b_type, stream),
+        num_copies_(copies_of(context, plan->problem)),
+        b_stride_((b_extent(plan->problem) + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment),
+        b_((num_copies_ - 1) * b_stride_ + b_extent(plan->problem), plan->problem.b_type, stream),
         d_(d_extent(plan->problem), plan->problem.d_type, stream),
         aux_(aux_extent(plan->problem), plan->problem.aux_type, stream),
         vector_(vector_size(plan->problem), vector_type(plan->problem), stream),
@@ -192,13 +237,16 @@ class Bench {
 
   /// Microseconds of one run, of `runs` back to back; infinite where the library refuses.
   [[nodiscard]] float time_us(const MatmulAlgorithm& algorithm, int runs = 1) {
-    // A small product's operands come from memory in a network, not from the L2 cache of the run
-    // before. This also keeps the GPU busy while the product is enqueued.
+    // Keeps the GPU busy while the products are enqueued.
     flush_.zero(stream_);
     KINORA_CUDA_CHECK(cudaEventRecord(start_.get(), stream_));
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     for (int run = 0; run < runs && status == CUBLAS_STATUS_SUCCESS; ++run) {
-      status = enqueue(context_, plan_, algorithm, arguments_, stream_);
+      MatmulArguments arguments = arguments_;
+      copy_ = (copy_ + 1) % num_copies_;
+      arguments.b = static_cast<const char*>(b_.data()) +
+                    static_cast<size_t>(copy_ * b_stride_) * size_of(plan_->problem.b_type);
+      status = enqueue(context_, plan_, algorithm, arguments, stream_);
     }
     KINORA_CUDA_CHECK(cudaEventRecord(stop_.get(), stream_));
     KINORA_CUDA_CHECK(cudaEventSynchronize(stop_.get()));
@@ -223,33 +271,51 @@ class Bench {
     return status == CUBLAS_STATUS_SUCCESS && num_nodes > 1;
   }
 
-  /// What a product leaves, in the bytes of its arrays.
+  /// What a product leaves, in the bytes of its arrays: of large ones some rows. Empty is what it
+  /// does not have.
   struct Result {
     std::vector<char> d;
-    std::vector<char> bias_grad;  ///< empty without one
+    std::vector<char> aux;
+    std::vector<char> bias_grad;
+    std::vector<char> amax;
   };
   /// D after the product with D = 0 before; empty where the library refuses.
   [[nodiscard]] Result result_of(const MatmulAlgorithm& algorithm) {
     const MatmulProblem& problem = plan_->problem;
     Result result;
-    result.d.resize(static_cast<size_t>(d_extent(problem)) * size_of(problem.d_type));
-    KINORA_CUDA_CHECK(cudaMemsetAsync(d_.data(), 0, result.d.size(), stream_));
+    const auto clear = [&](void* data, int64_t count, DType type, int value) {
+      KINORA_CUDA_CHECK(
+          cudaMemsetAsync(data, value, static_cast<size_t>(count) * size_of(type), stream_));
+    };
+    clear(d_.data(), d_extent(problem), problem.d_type, 0);
+    const bool writes_aux = problem.epilogue == Epilogue::kBiasGeluAux;
+    if (writes_aux) {
+      clear(aux_.data(), aux_extent(problem), problem.aux_type, 0);
+    }
     if (has_bias_grad(problem.epilogue)) {
-      result.bias_grad.resize(static_cast<size_t>(vector_size(problem)) *
-                              size_of(vector_type(problem)));
       // NaN in every type, so that what is not written, or added to, shows.
-      KINORA_CUDA_CHECK(cudaMemsetAsync(vector_.data(), 0xff, result.bias_grad.size(), stream_));
+      clear(vector_.data(), vector_size(problem), vector_type(problem), 0xff);
+    }
+    if (d_amax_.data() != nullptr) {
+      clear(d_amax_.data(), 1, DType::kF32, 0);
     }
     if (enqueue(context_, plan_, algorithm, arguments_, stream_) != CUBLAS_STATUS_SUCCESS) {
       return {};
     }
-    const auto copy = [this](std::vector<char>* to, const void* from) {
-      KINORA_CUDA_CHECK(
-          cudaMemcpyAsync(to->data(), from, to->size(), cudaMemcpyDeviceToHost, stream_));
-    };
-    copy(&result.d, d_.data());
-    if (!result.bias_grad.empty()) {
-      copy(&result.bias_grad, vector_.data());
+    if (problem.batch > 1) {
+      result.d = rows_of(d_, problem.d_type, 1, d_extent(problem), d_extent(problem));
+    } else {
+      result.d = rows_of(d_, problem.d_type, problem.m, problem.n, problem.ldd);
+    }
+    if (writes_aux) {
+      result.aux = rows_of(aux_, problem.aux_type, problem.m, problem.n, problem.n);
+    }
+    if (has_bias_grad(problem.epilogue)) {
+      result.bias_grad =
+          rows_of(vector_, vector_type(problem), 1, vector_size(problem), vector_size(problem));
+    }
+    if (d_amax_.data() != nullptr) {
+      result.amax = rows_of(d_amax_, DType::kF32, 1, 1, 1);
     }
     KINORA_CUDA_CHECK(cudaStreamSynchronize(stream_));
     return result;
@@ -272,6 +338,26 @@ class Bench {
   static int64_t aux_extent(const MatmulProblem& problem) {
     return has_aux(problem.epilogue) ? problem.m * problem.n : 0;
   }
+  /// Enqueues their copy to the host.
+  std::vector<char> rows_of(const RandomArray& array, DType type, int64_t rows, int64_t width,
+                            int64_t row_stride) {
+    const int64_t step = rows * width > kComparedWhole ? kRowStep : 1;
+    const auto count = static_cast<size_t>((rows + step - 1) / step);
+    const size_t row_bytes = static_cast<size_t>(width) * size_of(type);
+    std::vector<char> values(count * row_bytes);
+    KINORA_CUDA_CHECK(cudaMemcpy2DAsync(values.data(), row_bytes, array.data(),
+                                        static_cast<size_t>(step * row_stride) * size_of(type),
+                                        row_bytes, count, cudaMemcpyDeviceToHost, stream_));
+    return values;
+  }
+  /// Of b, so many that none is in the L2 cache when its turn comes.
+  static int64_t copies_of(const MatmulContext& context, const MatmulProblem& problem) {
+    if (flush_bytes(context, problem) == 0) {
+      return 1;
+    }
+    const int64_t bytes = b_extent(problem) * static_cast<int64_t>(size_of(problem.b_type));
+    return std::clamp<int64_t>(2 * static_cast<int64_t>(context.l2_bytes) / bytes, 1, kMostCopies);
+  }
   static size_t flush_bytes(const MatmulContext& context, const MatmulProblem& problem) {
     const size_t operands = static_cast<size_t>(a_extent(problem)) * size_of(problem.a_type) +
                             static_cast<size_t>(b_extent(problem)) * size_of(problem.b_type);
@@ -281,7 +367,11 @@ class Bench {
   const MatmulContext& context_;
   MatmulPlan* plan_;
   cudaStream_t stream_;
+  static constexpr int64_t kCopyAlignment = 256;  // elements
   RandomArray a_;
+  int64_t num_copies_;
+  int64_t b_stride_;  // from copy to copy
+  int64_t copy_ = 0;
   RandomArray b_;
   RandomArray d_;
   RandomArray aux_;
@@ -297,21 +387,21 @@ class Bench {
   MatmulArguments arguments_;
 };
 
+/// GELU and 8-bit results are of whole sums.
+bool sums_can_be_split(const MatmulProblem& problem) {
+  return !is_fp8(problem.d_type) &&
+         (problem.epilogue == Epilogue::kNone || problem.epilogue == Epilogue::kBias ||
+          problem.epilogue == Epilogue::kBiasGrad);
+}
+
 /// Whether the output gives the GPU's multiprocessors so few tiles that the last round of them is
 /// mostly idle, and each is so long that halves are worth their addition.
 bool fills_poorly(const MatmulContext& context, const MatmulProblem& problem) {
-  // Of aux and of 8-bit results nothing would be checked below.
-  if (is_fp8(problem.d_type)) {
-    return false;
-  }
-  if (problem.epilogue != Epilogue::kNone && problem.epilogue != Epilogue::kBias &&
-      problem.epilogue != Epilogue::kBiasGrad) {
-    return false;
-  }
   constexpr int64_t kTile = 128;
   const int64_t num_tiles =
       problem.batch * ((problem.m + kTile - 1) / kTile) * ((problem.n + kTile - 1) / kTile);
-  return problem.k >= kMinSplitDepth && num_tiles <= int64_t{4} * context.num_multiprocessors;
+  return sums_can_be_split(problem) && problem.k >= kMinSplitDepth &&
+         num_tiles <= int64_t{4} * context.num_multiprocessors;
 }
 
 bool is_known(const std::vector<Candidate>& candidates, const MatmulChoice& choice) {
@@ -342,6 +432,67 @@ void add_split_variants(const MatmulContext& context, const MatmulPlan& plan,
   }
 }
 
+/// Tiles that may suit the product.
+std::vector<Tile> tiles_for(const MatmulProblem& problem) {
+  if (problem.m > kFewRows) {
+    return {std::begin(kTiles), std::end(kTiles)};
+  }
+  std::vector<Tile> tiles;
+  for (const Tile& tile : kFlatTiles) {
+    for (int64_t parts = 1; parts <= kMostParts; ++parts) {
+      if (tile.rows == (problem.m + 8 * parts - 1) / (8 * parts) * 8) {
+        tiles.push_back(tile);
+      }
+    }
+  }
+  return tiles;
+}
+
+/// Whether a product takes so long that a tenth of it counts.
+bool is_worth_variants(const MatmulProblem& problem) {
+  constexpr int64_t kLeastMacs = int64_t{1} << 30;
+  constexpr int64_t kLeastWeights = int64_t{1} << 22;
+  return problem.batch * problem.m * problem.n * problem.k >= kLeastMacs ||
+         problem.n * problem.k >= kLeastWeights;
+}
+
+/// The first proposal, with other tiles, clusters and options, and where there are few rows with k
+/// split.
+void add_shape_variants(const MatmulContext& context, const MatmulPlan& plan,
+                        std::vector<Candidate>* candidates) {
+  const MatmulAlgorithm algorithm = candidates->front().algorithm;
+  if (!algorithm.restorable) {
+    return;
+  }
+  const bool splits =
+      plan.problem.m <= kFewRows && can_split_k(algorithm) && sums_can_be_split(plan.problem);
+  const uint32_t num_options = max_custom_option(algorithm) + 1;
+  for (const Tile& tile : tiles_for(plan.problem)) {
+    for (const uint32_t cluster : kClusters) {
+      for (uint32_t option = 0; option < num_options; ++option) {
+        for (const int32_t split : kFlatSplits) {
+          if (split > 1 && !splits) {
+            break;
+          }
+          MatmulChoice choice = algorithm.choice;
+          choice.tile = tile.id;
+          choice.cluster_shape = cluster;
+          choice.custom = option;
+          choice.split_k = split;
+          choice.reduction = split > 1 ? uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}
+                                       : uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE};
+          if (is_known(*candidates, choice)) {
+            continue;
+          }
+          if (const auto variant = restore(context, plan, choice)) {
+            candidates->push_back({*variant, true});
+          }
+        }
+      }
+    }
+  }
+}
+
 float median(std::vector<float> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -359,18 +510,27 @@ void heat(Bench* bench, const std::vector<Candidate>& candidates) {
   }
 }
 
+/// Runs back to back of a quick measurement.
+int burst_of(float time_us) {
+  return time_us <= kLargeUs ? static_cast<int>(kSmallBurstUs / time_us) + 1 : 1;
+}
+
 /// Each candidate's time, the fastest first.
 void time_all(Bench* bench, std::vector<Candidate>* candidates) {
   float best = std::numeric_limits<float>::infinity();
   for (Candidate& candidate : *candidates) {
-    if (!std::isfinite(bench->time_us(candidate.algorithm))) {  // this run also loads the kernel
+    (void)bench->time_us(candidate.algorithm);  // loads the kernel
+    candidate.time_us = bench->time_us(candidate.algorithm);
+    if (!std::isfinite(candidate.time_us)) {
       continue;
     }
-    candidate.time_us = bench->time_us(candidate.algorithm);
-    for (int i = 1; i < kQuickRuns && candidate.time_us < 2.0F * best; ++i) {
-      candidate.time_us = std::min(candidate.time_us, bench->time_us(candidate.algorithm));
+    const float limit = (candidate.is_variant ? kVariantRatio : 2.0F) * best + kAloneUs;
+    const bool is_small = candidate.time_us <= kLargeUs;
+    const int burst = burst_of(candidate.time_us);
+    for (int i = is_small ? 0 : 1; i < kQuickRuns && candidate.time_us < limit; ++i) {
+      candidate.time_us = std::min(candidate.time_us, bench->time_us(candidate.algorithm, burst));
     }
-    if (candidate.time_us <= kLargeUs && bench->clears_first(candidate.algorithm)) {
+    if (is_small && bench->clears_first(candidate.algorithm)) {
       candidate.clearing_us = kClearingUs;
       candidate.time_us += kClearingUs;
     }
@@ -386,14 +546,14 @@ void time_all(Bench* bench, std::vector<Candidate>* candidates) {
   }
   std::vector<std::vector<float>> times(num_finalists);
   const bool is_large = best > kLargeUs;
-  const int burst = is_large ? static_cast<int>(kBurstUs / best) + 1 : 1;
+  const int burst = is_large ? static_cast<int>(kBurstUs / best) + 1 : burst_of(best);
   for (int round = 0; round < (is_large ? kBursts : kFinalRuns); ++round) {
     for (size_t i = 0; i < num_finalists; ++i) {
       times[i].push_back(bench->time_us((*candidates)[i].algorithm, burst));
     }
   }
   for (size_t i = 0; i < num_finalists; ++i) {
-    // Large ones ran back to back, and show it.
+    // Large ones ran back to back for long, and show it.
     (*candidates)[i].time_us = median(times[i]) + (is_large ? 0.0F : (*candidates)[i].clearing_us);
   }
   std::stable_sort(candidates->begin(), candidates->begin() + static_cast<int64_t>(num_finalists),
@@ -406,12 +566,19 @@ bool nearly_equal(const std::vector<char>& x, const std::vector<char>& y, DType 
   if (x.size() != y.size()) {
     return false;
   }
+  if (x.empty()) {
+    return true;
+  }
+  const auto element = [type](const std::vector<char>& values, int64_t i) -> double {
+    return is_fp8(type) ? fp8_to_float(static_cast<uint8_t>(values[static_cast<size_t>(i)]), type)
+                        : load_element(values.data(), i, type);
+  };
   double difference = 0.0;
   double total = 0.0;
   const auto count = static_cast<int64_t>(x.size() / size_of(type));
   for (int64_t i = 0; i < count; ++i) {
-    const double value = load_element(x.data(), i, type);
-    const double error = load_element(y.data(), i, type) - value;
+    const double value = element(x, i);
+    const double error = element(y, i) - value;
     difference += error * error;
     total += value * value;
   }
@@ -434,6 +601,9 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
   }
   if (fills_poorly(context, problem)) {
     add_split_variants(context, *plan, &candidates);
+  }
+  if (is_worth_variants(problem)) {
+    add_shape_variants(context, *plan, &candidates);
   }
   Bench bench(context, plan, stream);
   if (!bench.is_ready()) {
@@ -460,9 +630,10 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
       expected = bench.result_of(proposal->algorithm);
     }
     const Bench::Result got = bench.result_of(candidate.algorithm);
-    return nearly_equal(expected.d, got.d, problem.d_type) &&
-           (!has_bias_grad(problem.epilogue) ||
-            nearly_equal(expected.bias_grad, got.bias_grad, vector_type(problem)));
+    return !got.d.empty() && nearly_equal(expected.d, got.d, problem.d_type) &&
+           nearly_equal(expected.aux, got.aux, problem.aux_type) &&
+           nearly_equal(expected.bias_grad, got.bias_grad, vector_type(problem)) &&
+           nearly_equal(expected.amax, got.amax, DType::kF32);
   };
   std::optional<Candidate> best;
   for (const Candidate& candidate : candidates) {
