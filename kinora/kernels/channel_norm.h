@@ -38,4 +38,28 @@ struct ChannelAffine {
 /// The CPU reference.
 void channel_affine(const ChannelAffine& call);
 
+/// What GroupNorm (Wu and He 2018) multiplies by and adds, made of the sums of its groups: with
+/// mean = sums[0][b][g] / elements and variance = max(sums[1][b][g] / elements - mean^2, 0),
+///
+///   scale[b][c] = weight[c] / sqrt(variance + epsilon);  shift[b][c] = bias[c] - mean *
+///   scale[b][c]
+///
+/// for the channels c of group g, channels / groups in a row.
+struct GroupAffine {
+  int64_t batch = 0;
+  int64_t channels = 0;
+  int64_t groups = 1;
+  int64_t elements = 1;  ///< of a group
+  double epsilon = 0.0;
+  DType type = DType::kF32;  ///< of weight and bias: kF32, kBF16, kF16
+  const void* weight = nullptr;
+  const void* bias = nullptr;
+  const double* sums = nullptr;  ///< [2, batch, groups]
+  float* scale = nullptr;        ///< [batch, channels], as shift
+  float* shift = nullptr;
+};
+
+/// The CPU reference.
+void group_affine(const GroupAffine& call);
+
 }  // namespace kinora::kernels

@@ -1,11 +1,8 @@
 #include "kinora/nn/group_norm.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/rsqrt.h>
 #include <c10/core/ScalarType.h>
 
 #include "kinora/core/error.h"
-#include "kinora/ops/channel_norm.h"
 #include "kinora/ops/group_norm.h"
 #include "kinora/ops/parameter.h"
 
@@ -59,20 +56,11 @@ at::Tensor GroupNorm::apply_silu(const at::Tensor& x, const at::Tensor& sums,
   return ops::channel_affine(x, scale, shift, /*silu=*/true, overwrite);
 }
 
-GroupNorm::Affine GroupNorm::affine(const at::Tensor& x, const at::Tensor& sums,
-                                    int64_t group_elements) const {
-  const auto type = c10::promoteTypes(x.scalar_type(), at::kFloat);
-  const at::Tensor moments = sums / static_cast<double>(group_elements);
-  const at::Tensor mean = moments.select(0, 0);
-  const at::Tensor variance = (moments.select(0, 1) - mean.square()).clamp_min(0.0);
-  const at::Tensor rstd = at::rsqrt(variance + epsilon_);
-  const auto spread = [&](const at::Tensor& group_values) {  // [B, groups] -> [B, C]
-    return group_values.to(type).repeat_interleave(x.size(1) / groups_, 1);
-  };
-  Affine result;
-  result.scale = spread(rstd) * ops::with_gradient(weight.value, weight.grad);
-  result.shift = ops::with_gradient(bias.value, bias.grad) - spread(mean) * result.scale;
-  return result;
+ops::GroupAffine GroupNorm::affine(const at::Tensor& x, const at::Tensor& sums,
+                                   int64_t group_elements) const {
+  return ops::group_affine(sums, ops::with_gradient(weight.value, weight.grad),
+                           ops::with_gradient(bias.value, bias.grad), group_elements, epsilon_,
+                           c10::promoteTypes(x.scalar_type(), at::kFloat));
 }
 
 }  // namespace kinora::nn

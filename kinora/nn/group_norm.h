@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kinora/nn/module.h"
+#include "kinora/ops/channel_norm.h"
 
 namespace kinora::nn {
 
@@ -38,13 +39,8 @@ class GroupNorm : public Module {
  private:
   void check(const at::Tensor& x) const;
 
-  /// [B, C]: what x is multiplied by, and what is added then.
-  struct Affine {
-    at::Tensor scale;
-    at::Tensor shift;
-  };
-  [[nodiscard]] Affine affine(const at::Tensor& x, const at::Tensor& sums,
-                              int64_t group_elements) const;
+  [[nodiscard]] ops::GroupAffine affine(const at::Tensor& x, const at::Tensor& sums,
+                                        int64_t group_elements) const;
 
   int64_t groups_;
   double epsilon_;

@@ -1,10 +1,12 @@
 #include "kinora/ops/channel_norm.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/ScalarType.h>
@@ -71,6 +73,30 @@ at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale, const at
   const at::Tensor y = at::addcmul(terms, x.to(type), factors);
   const at::Tensor result = silu ? at::silu(y) : y;
   return overwrite ? x.copy_(result) : result.to(x.scalar_type());
+}
+
+GroupAffine group_affine(const at::Tensor& sums, const at::Tensor& weight, const at::Tensor& bias,
+                         int64_t elements, double epsilon, at::ScalarType type) {
+  const int64_t channels = weight.numel();
+  if (!wants_gradients(sums, weight, bias) && type == at::kFloat &&
+      cuda::group_affine_takes(sums, weight, bias)) {
+    const auto options = sums.options().dtype(at::kFloat);
+    GroupAffine result{at::empty({sums.size(1), channels}, options),
+                       at::empty({sums.size(1), channels}, options)};
+    cuda::group_affine(sums, weight, bias, elements, epsilon, result.scale, result.shift);
+    return result;
+  }
+  const at::Tensor moments = sums / static_cast<double>(elements);
+  const at::Tensor mean = moments.select(0, 0);
+  const at::Tensor variance = (moments.select(0, 1) - mean.square()).clamp_min(0.0);
+  const at::Tensor rstd = at::rsqrt(variance + epsilon);
+  const auto spread = [&](const at::Tensor& group_values) {  // [B, groups] -> [B, C]
+    return group_values.to(type).repeat_interleave(channels / sums.size(2), 1);
+  };
+  GroupAffine result;
+  result.scale = spread(rstd) * weight;
+  result.shift = bias - spread(mean) * result.scale;
+  return result;
 }
 
 }  // namespace kinora::ops

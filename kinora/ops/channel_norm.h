@@ -15,4 +15,16 @@ namespace kinora::ops {
 [[nodiscard]] at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale,
                                         const at::Tensor& shift, bool silu, bool overwrite = false);
 
+/// [B, C]: what GroupNorm multiplies by, and what it adds then.
+struct GroupAffine {
+  at::Tensor scale;
+  at::Tensor shift;
+};
+
+/// Of sums fp64 [2, B, groups] over x and its squares, each over so many elements, as
+/// kernels::group_affine says. weight, bias: [C]. type: of the result, fp32 or fp64.
+[[nodiscard]] GroupAffine group_affine(const at::Tensor& sums, const at::Tensor& weight,
+                                       const at::Tensor& bias, int64_t elements, double epsilon,
+                                       at::ScalarType type);
+
 }  // namespace kinora::ops

@@ -62,4 +62,30 @@ void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tens
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 
+bool group_affine_takes(const at::Tensor& sums, const at::Tensor& weight, const at::Tensor& bias) {
+  const auto type = weight.scalar_type();
+  const bool is_known = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+  return available() && is_known && bias.scalar_type() == type && sums.is_cuda() &&
+         weight.is_cuda() && bias.is_cuda() && sums.is_contiguous() && weight.is_contiguous() &&
+         bias.is_contiguous();
+}
+
+void group_affine(const at::Tensor& sums, const at::Tensor& weight, const at::Tensor& bias,
+                  int64_t elements, double epsilon, const at::Tensor& scale,
+                  const at::Tensor& shift) {
+  const c10::cuda::CUDAGuard guard(sums.device());
+  KINORA_CUDA_CHECK(kernels::cuda::group_affine({.batch = sums.size(1),
+                                                 .channels = weight.numel(),
+                                                 .groups = sums.size(2),
+                                                 .elements = elements,
+                                                 .epsilon = epsilon,
+                                                 .type = device::dtype_of(weight.scalar_type()),
+                                                 .weight = weight.const_data_ptr(),
+                                                 .bias = bias.const_data_ptr(),
+                                                 .sums = sums.const_data_ptr<double>(),
+                                                 .scale = scale.data_ptr<float>(),
+                                                 .shift = shift.data_ptr<float>()},
+                                                c10::cuda::getCurrentCUDAStream()));
+}
+
 }  // namespace kinora::ops::cuda

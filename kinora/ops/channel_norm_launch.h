@@ -17,4 +17,15 @@ void channel_moments(const at::Tensor& x, const at::Tensor& out);
 void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                     bool silu, const at::Tensor& out);
 
+/// Whether there is a kernel for them.
+[[nodiscard]] bool group_affine_takes(const at::Tensor& sums, const at::Tensor& weight,
+                                      const at::Tensor& bias);
+
+/// @param sums         fp64 [2, B, groups], contiguous.
+/// @param weight, bias  [C] of one type.
+/// @param scale, shift  fp32 [B, C], contiguous.
+void group_affine(const at::Tensor& sums, const at::Tensor& weight, const at::Tensor& bias,
+                  int64_t elements, double epsilon, const at::Tensor& scale,
+                  const at::Tensor& shift);
+
 }  // namespace kinora::ops::cuda

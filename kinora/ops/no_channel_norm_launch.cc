@@ -17,4 +17,15 @@ void channel_affine(const at::Tensor& /*x*/, const at::Tensor& /*scale*/,
   KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
 }
 
+bool group_affine_takes(const at::Tensor& /*sums*/, const at::Tensor& /*weight*/,
+                        const at::Tensor& /*bias*/) {
+  return false;
+}
+
+void group_affine(const at::Tensor& /*sums*/, const at::Tensor& /*weight*/,
+                  const at::Tensor& /*bias*/, int64_t /*elements*/, double /*epsilon*/,
+                  const at::Tensor& /*scale*/, const at::Tensor& /*shift*/) {
+  KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
+}
+
 }  // namespace kinora::ops::cuda

@@ -44,5 +44,31 @@ TEST(ChannelNormTest, EveryImageAndChannelHasItsFactor) {
   }
 }
 
+// Two images of two groups of two channels, against the mean and variance of their values.
+TEST(ChannelNormTest, GroupsBecomeFactorsAndTerms) {
+  const std::vector<double> sums = {6, -4, 0, 8, 14, 10, 16, 40};  // of three values each
+  const std::vector<float> weight = {1, 2, -1, 0.5F};
+  const std::vector<float> bias = {0, 1, 2, 3};
+  std::vector<float> scale(8);
+  std::vector<float> shift(8);
+  group_affine({.batch = 2,
+                .channels = 4,
+                .groups = 2,
+                .elements = 3,
+                .epsilon = 0.25,
+                .weight = weight.data(),
+                .bias = bias.data(),
+                .sums = sums.data(),
+                .scale = scale.data(),
+                .shift = shift.data()});
+  for (size_t i = 0; i < scale.size(); ++i) {
+    const size_t group = i / 2;
+    const double mean = sums[group] / 3.0;
+    const double rstd = 1.0 / std::sqrt(sums[4 + group] / 3.0 - mean * mean + 0.25);
+    EXPECT_NEAR(scale[i], rstd * weight[i % 4], 1e-6) << i;
+    EXPECT_NEAR(shift[i], bias[i % 4] - mean * rstd * weight[i % 4], 1e-6) << i;
+  }
+}
+
 }  // namespace channel_norm_test
 }  // namespace kinora::kernels

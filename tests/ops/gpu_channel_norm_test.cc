@@ -46,5 +46,23 @@ TEST(GpuChannelNormTest, KernelsEqualAtensCalls) {
   }
 }
 
+TEST(GpuChannelNormTest, FactorsOfGroupsEqualAtensCalls) {
+  if (!cuda_available() || !cuda::available()) {
+    GTEST_SKIP() << "no GPU or no kernels";
+  }
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto options = at::device(at::kCUDA);
+    at::Tensor sums = at::rand({2, 3, 8}, options.dtype(at::kDouble)) * 10.0;
+    sums[1] += 200.0;  // squares
+    const at::Tensor weight = at::rand({40}, options).to(type);
+    const at::Tensor bias = at::rand({40}, options).to(type);
+    const auto got = group_affine(sums, weight, bias, 17, 1e-5, at::kFloat);
+    const auto want = group_affine(sums, weight.detach().clone().set_requires_grad(true), bias, 17,
+                                   1e-5, at::kFloat);
+    EXPECT_LT((got.scale - want.scale).abs().max().item<double>(), 1e-6);
+    EXPECT_LT((got.shift - want.shift).abs().max().item<double>(), 1e-6);
+  }
+}
+
 }  // namespace gpu_channel_norm_test
 }  // namespace kinora::ops

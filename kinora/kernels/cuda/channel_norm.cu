@@ -46,6 +46,24 @@ __global__ void __launch_bounds__(32 * kFinalWarps)
   }
 }
 
+template <typename T>
+__global__ void group_affine_kernel(const GroupAffine call) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= call.batch * call.channels) {
+    return;
+  }
+  const int64_t channel = i % call.channels;
+  const int64_t group = i / call.channels * call.groups + channel / (call.channels / call.groups);
+  const auto count = static_cast<double>(call.elements);
+  const double mean = call.sums[group] / count;
+  const double square = call.sums[call.batch * call.groups + group] / count;
+  const auto rstd = static_cast<float>(rsqrt(fmax(square - mean * mean, 0.0) + call.epsilon));
+  const float scale = rstd * to_float(static_cast<const T*>(call.weight)[channel]);
+  call.scale[i] = scale;
+  call.shift[i] =
+      to_float(static_cast<const T*>(call.bias)[channel]) - static_cast<float>(mean) * scale;
+}
+
 // Not __restrict__: out may be in.
 template <typename T, bool kSilu>
 __global__ void __launch_bounds__(kChannelThreads)
@@ -128,6 +146,21 @@ cudaError_t channel_affine(const ChannelAffine& call, cudaStream_t stream) {
     kernel<<<grid.blocks, kChannelThreads, 0, stream>>>(
         static_cast<const T*>(call.in), call.scale, call.shift, call.places, call.channels,
         grid.width, grid.places_per_block, static_cast<T*>(call.out));
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t group_affine(const GroupAffine& call, cudaStream_t stream) {
+  if (call.groups <= 0 || call.channels % call.groups != 0 || call.elements <= 0) {
+    return cudaErrorInvalidValue;
+  }
+  if (call.batch == 0 || call.channels == 0) {
+    return cudaSuccess;
+  }
+  const int64_t blocks = ceil_div(call.batch * call.channels, kChannelThreads);
+  return with_type(call.type, [&](auto example) {
+    using T = decltype(example);
+    group_affine_kernel<T><<<static_cast<unsigned>(blocks), kChannelThreads, 0, stream>>>(call);
     return cudaGetLastError();
   });
 }

@@ -26,4 +26,7 @@ namespace kinora::kernels::cuda {
 /// kernels::channel_affine on the device.
 [[nodiscard]] cudaError_t channel_affine(const ChannelAffine& call, cudaStream_t stream);
 
+/// kernels::group_affine on the device.
+[[nodiscard]] cudaError_t group_affine(const GroupAffine& call, cudaStream_t stream);
+
 }  // namespace kinora::kernels::cuda
