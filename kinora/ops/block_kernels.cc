@@ -271,6 +271,10 @@ void BlockKernels::linear_into(const at::Tensor& x, const LinearWeights& linear,
                        {.a = x.data_ptr(), .b = linear.weight.data_ptr(), .d = out.data_ptr()});
 }
 
+bool BlockKernels::places_gelu(int64_t consumer, int64_t rows) const {
+  return impl_->products != nullptr && !impl_->covers(consumer, rows);
+}
+
 BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeights& linear,
                                              Consumer consumer, bool keep,
                                              const at::Tensor& addend) {
@@ -278,7 +282,10 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
   const bool adds = addend.defined();
   if (!adds && !keep && impl.products && !x.fp8.defined() &&
       !impl.covers(consumer.number, x.rows())) {
-    const at::Tensor out = empty_with_room(x.value.size(0), linear.weight.size(0), consumer.room);
+    const at::Tensor out =
+        consumer.out.defined()
+            ? consumer.out
+            : empty_with_room(x.value.size(0), linear.weight.size(0), consumer.room);
     MatmulProblem problem = forward_problem(x.value, linear.weight, out);
     problem.epilogue = Epilogue::kBiasGelu;
     if (impl.products->supports(problem)) {

@@ -45,6 +45,7 @@ struct Operand {
 struct Consumer {
   int64_t number = -1;  ///< LinearWeights::number; negative: it does not compute in fp8
   int64_t room = 0;     ///< BlockKernels::room()
+  at::Tensor out{};     ///< where it may lie (BlockKernels::places_gelu()); undefined: anywhere
 };
 
 struct JoinedProduct;
@@ -166,6 +167,9 @@ class BlockKernels {
                                  bool keep, const at::Tensor& addend = {});
   [[nodiscard]] Operand gelu(const at::Tensor& pre, Consumer consumer);
 
+  /// Whether linear_gelu(), where nothing is kept, writes to Consumer::out for this consumer,
+  /// unless the library has no such product.
+  [[nodiscard]] bool places_gelu(int64_t consumer, int64_t rows) const;
   /// dy W: dy [R, out] -> [R, in]. addend: as linear()'s.
   [[nodiscard]] at::Tensor input_grad(const Operand& dy, const LinearWeights& linear,
                                       const at::Tensor& addend = {});

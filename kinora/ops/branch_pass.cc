@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -171,7 +172,9 @@ at::Tensor leaf_of(const at::Tensor& packed) {
   return packed.detach().set_requires_grad(true);
 }
 
-void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept) {
+/// room: behind the rows of what attention has made, that of proj's updates if not said.
+void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept,
+           std::optional<int64_t> given_room = {}) {
   kept.packed = linear(pass, kept.h, body.qkv);
   if (body.attend) {
     at::Tensor out;
@@ -186,7 +189,7 @@ void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& ke
     kept.last = attended_operand(pass, out, body.proj);
     return;
   }
-  const int64_t room = pass.kernels.room(body.proj);
+  const int64_t room = given_room.value_or(pass.kernels.room(body.proj));
   kept.attended = attend_tokens(pass.kernels, tokens_of(body, kept.packed), body.heads, body.rule,
                                 pass.keeps, room, body.key_lengths);
   kept.last = attended_operand(pass, rows_of(kept.attended.out), room, body.proj);
@@ -452,10 +455,14 @@ Operand activated(const BranchPass& pass, const MlpBody& body, const at::Tensor&
   return pass.kernels.gelu(hidden_pre, pass.consumer(&body.fc2));
 }
 
-void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept) {
+/// place: where fc2's input may lie (Consumer::out).
+void inner(const BranchPass& pass, const MlpBody& body, KeptBranch& kept,
+           const at::Tensor& place = {}) {
   const Product fc1 = forward_product(pass, kept.h, body.fc1);
-  BlockKernels::Gelu hidden = pass.kernels.linear_gelu(
-      fc1.operand, fc1.weights, pass.consumer(&body.fc2), pass.keeps, fc1.addend);
+  Consumer consumer = pass.consumer(&body.fc2);
+  consumer.out = place;
+  BlockKernels::Gelu hidden =
+      pass.kernels.linear_gelu(fc1.operand, fc1.weights, consumer, pass.keeps, fc1.addend);
   kept.hidden_pre = std::move(hidden.pre);
   kept.last = std::move(hidden.out);
 }
@@ -485,6 +492,36 @@ Operand input_of_mlp(const BranchPass& pass, const ParallelBody& body, const Ope
   return own;
 }
 
+/// [a, b] where b's columns follow a's in the rows of one matrix; else undefined.
+at::Tensor side_by_side(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined() || !a.storage().is_alias_of(b.storage()) ||
+      a.scalar_type() != b.scalar_type() || a.size(0) != b.size(0) || a.strides() != b.strides() ||
+      a.stride(1) != 1 || b.storage_offset() != a.storage_offset() + a.size(1)) {
+    return {};
+  }
+  return a.as_strided({a.size(0), a.size(1) + b.size(1)}, a.strides());
+}
+
+/// proj and fc2 as the one linear that they are part of, where they lie so; else without weight.
+LinearWeights joined_last(const ParallelBody& body) {
+  const LinearWeights& proj = body.attention.proj;
+  const LinearWeights& fc2 = body.mlp.fc2;
+  if (!proj.updates.empty() || !fc2.updates.empty() || proj.bias.defined()) {
+    return {};
+  }
+  LinearWeights joined = fc2;
+  joined.weight = side_by_side(proj.weight, fc2.weight);
+  return joined;
+}
+
+/// Whether proj and fc2 may be one product.
+bool joins_last(const BranchPass& pass, const ParallelBody& body, int64_t rows) {
+  return !pass.keeps && !body.attention.attend &&
+         pass.kernels.places_gelu(pass.number(&body.mlp.fc2), rows) &&
+         pass.kernels.places_gelu(pass.number(&body.attention.proj), rows) &&
+         joined_last(body).weight.defined();
+}
+
 /// The input of proj: attention's, or what was kept of it.
 Operand run_attention(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept,
                       KeptResult* result) {
@@ -500,10 +537,21 @@ Operand run_attention(const BranchPass& pass, const SelfAttentionBody& body, Kep
 
 void inner(const BranchPass& pass, const ParallelBody& body, KeptBranch& kept,
            KeptResult* result = nullptr) {
-  kept.attention_last = run_attention(pass, body.attention, kept, result);
+  at::Tensor place;
+  if (result == nullptr && joins_last(pass, body, kept.h.rows())) {
+    const int64_t width = body.mlp.fc2.weight.size(1);
+    inner(pass, body.attention, kept, width);
+    kept.attention_last = std::exchange(kept.last, {});
+    kept.attention_last.room = 0;
+    const at::Tensor& rows = kept.attention_last.value;
+    place = rows.as_strided({rows.size(0), width}, rows.strides(),
+                            rows.storage_offset() + rows.size(1));
+  } else {
+    kept.attention_last = run_attention(pass, body.attention, kept, result);
+  }
   kept.h.low = at::Tensor();
   Operand h = std::exchange(kept.h, input_of_mlp(pass, body, kept.h));
-  inner(pass, body.mlp, kept);
+  inner(pass, body.mlp, kept, place);
   kept.h = std::move(h);
 }
 
@@ -672,8 +720,12 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, si
     return;
   }
   if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
-    kept.result = linear(pass, kept.last, both->mlp.fc2,
-                         linear(pass, kept.attention_last, both->attention.proj));
+    const at::Tensor all = side_by_side(kept.attention_last.value, kept.last.value);
+    const LinearWeights joined = joined_last(*both);
+    kept.result = all.defined() && joined.weight.defined()
+                      ? pass.kernels.linear({.value = all}, joined)
+                      : linear(pass, kept.last, both->mlp.fc2,
+                               linear(pass, kept.attention_last, both->attention.proj));
     sum_over_ranks(pass, branch, kept.result);
     return;
   }

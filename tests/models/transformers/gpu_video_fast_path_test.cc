@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <regex>
+#include <string>
 
 #include "kinora/device/device.h"
 #include "kinora/device/graph.h"
@@ -119,6 +121,20 @@ TEST_P(GpuVideoFastPathTest, Bf16IsAsNearAsThePlainPath) {
                           std::to_string(passes) + " passes", kStreamSlack);
     }
   }
+}
+
+// Without gradients some products are others.
+TEST_P(GpuVideoFastPathTest, SamplesInBf16AreAsNearAsThePlainPaths) {
+  const auto samples = [](at::ScalarType type, bool is_fast) {
+    RandomClips clips(GetParam(), kGpu, type);
+    if (is_fast) {
+      clips.model().use_fast_path(gpu_kernels(
+          type, true, {.adaln = Switch::kOn, .attention = Switch::kOn, .epilogue = Switch::kOn}));
+    }
+    return clips.sample();
+  };
+  ops::expect_as_near(samples(at::kFloat, false), samples(at::kBFloat16, false),
+                      samples(at::kBFloat16, true), "sample", kStreamSlack);
 }
 
 TEST_P(GpuVideoFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
@@ -249,8 +265,11 @@ TEST_P(GpuVideoFp8Test, SamplesNearTheReference) {
     EXPECT_GT(ops::error_of(second.back()[0].value, in_16_bits.sample()[0].value).largest, 0.0);
   }
   ops::expect_same(second[0], second[1], "another run");
-  EXPECT_NE(kernels->describe().find("100 % of the blocks' arithmetic"), std::string::npos)
-      << kernels->describe();
+  // Not all arithmetic: keys and values of the first run's text are made before its first pass.
+  const std::string used = kernels->describe();
+  std::smatch linears;
+  ASSERT_TRUE(std::regex_search(used, linears, std::regex("([0-9]+) of ([0-9]+) linears"))) << used;
+  EXPECT_EQ(linears[1], linears[2]) << used;
 }
 
 const auto kName = [](const auto& info) { return std::string(info.param.name); };
