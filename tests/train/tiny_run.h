@@ -180,7 +180,7 @@ class TinyRun {
 inline Outcome outcome_of(const RunConfig& config, const comm::Group& world) {
   TinyRun run(config, world);
   Outcome outcome;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 3; ++i) {
     run.step(&outcome);
   }
   outcome.weights = run.all(optim::Role::master());
