@@ -132,10 +132,11 @@ function(kinora_test room)
     endif()
     add_test(NAME ${name} COMMAND ${target})
     math(EXPR index "${shard} - 1")
-    # Waiting threads leave the processor to the tests beside them.
+    # Waiting threads leave the processor to the tests beside them. scripts/test.sh reads the reports.
     set_tests_properties(
       ${name} PROPERTIES TIMEOUT 1800 LABELS "${ARG_LABELS}" ENVIRONMENT
-      "OMP_WAIT_POLICY=passive;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index}")
+      "OMP_WAIT_POLICY=passive;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index};\
+GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/reports/${name}.xml")
   endforeach()
 endfunction()
 

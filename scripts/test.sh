@@ -16,7 +16,7 @@ build="$(realpath "${1:-$root/build}")"
 rm -rf "$build/reports"
 status=0
 # Brief: of a process that fails, what failed. One more than cores, since some tests wait for others' time-outs.
-GTEST_BRIEF=1 GTEST_OUTPUT="xml:$build/reports/" ctest --test-dir "$build" --output-on-failure --no-tests=error \
+GTEST_BRIEF=1 ctest --test-dir "$build" --output-on-failure --no-tests=error \
   --parallel "$(($("$root/scripts/jobs.sh") + 1))" "${options[@]}" || status=$?
 
 compgen -G "$build/reports/*.xml" >/dev/null || exit "$status"  # no tests of C++

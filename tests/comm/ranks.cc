@@ -193,7 +193,7 @@ class RankServer {
         std::vector<std::string>{"/proc/self/exe"},
         std::vector<std::string>{std::string(kServerVariable) + "=1", "MASTER_ADDR=127.0.0.1",
                                  "TORCHELASTIC_USE_AGENT_STORE=True", "OMP_NUM_THREADS=1",
-                                 "GTEST_TOTAL_SHARDS=1", "GTEST_SHARD_INDEX=0"},
+                                 "GTEST_TOTAL_SHARDS=1", "GTEST_SHARD_INDEX=0", "GTEST_OUTPUT="},
         other, report_);
   }
 

@@ -37,39 +37,18 @@ constexpr int64_t kMinSplitDepth = 2048;
 constexpr size_t kMaxSplitBases = 8;
 constexpr int32_t kSplits[] = {2, 3, 4, 5, 6, 8, 10, 12, 16};
 // What the library proposes is not always its best: with another tile, cluster or option the same
-// algorithm is up to a tenth faster (seen on an H100).
-struct Tile {
-  int64_t width;  ///< of the library's rows, our columns
-  int64_t rows;
-  cublasLtMatmulTile_t id;
-};
-#define KINORA_TILE(width, rows)                       \
-  Tile {                                               \
-    width, rows, CUBLASLT_MATMUL_TILE_##width##x##rows \
-  }
-#define KINORA_TILES(width)                                                                      \
-  KINORA_TILE(width, 8), KINORA_TILE(width, 16), KINORA_TILE(width, 24), KINORA_TILE(width, 32), \
-      KINORA_TILE(width, 40), KINORA_TILE(width, 48), KINORA_TILE(width, 56),                    \
-      KINORA_TILE(width, 64), KINORA_TILE(width, 72), KINORA_TILE(width, 80),                    \
-      KINORA_TILE(width, 88), KINORA_TILE(width, 96), KINORA_TILE(width, 104),                   \
-      KINORA_TILE(width, 112), KINORA_TILE(width, 120), KINORA_TILE(width, 128)
-// Those that were among the fastest for some product of many rows.
-constexpr Tile kTiles[] = {KINORA_TILE(64, 256),  KINORA_TILE(96, 128),  KINORA_TILE(96, 192),
-                           KINORA_TILE(104, 128), KINORA_TILE(112, 128), KINORA_TILE(128, 128),
-                           KINORA_TILE(128, 152), KINORA_TILE(128, 160), KINORA_TILE(128, 192),
-                           KINORA_TILE(128, 256), KINORA_TILE(144, 128), KINORA_TILE(192, 96),
-                           KINORA_TILE(192, 128), KINORA_TILE(192, 192), KINORA_TILE(256, 128)};
-// For few rows, which one to three tiles cover.
-constexpr Tile kFlatTiles[] = {KINORA_TILES(64), KINORA_TILES(128)};
-#undef KINORA_TILES
-#undef KINORA_TILE
-constexpr int64_t kFewRows = 256;
-constexpr int64_t kMostParts = 3;
-constexpr int32_t kFlatSplits[] = {1, 2, 3, 4};
+// algorithm is up to a tenth faster (seen on an H100). These were the fastest for some product of
+// many rows there, of several hundred combinations.
+constexpr uint32_t kTiles[] = {
+    CUBLASLT_MATMUL_TILE_96x128,  CUBLASLT_MATMUL_TILE_96x192,  CUBLASLT_MATMUL_TILE_128x128,
+    CUBLASLT_MATMUL_TILE_128x152, CUBLASLT_MATMUL_TILE_128x160, CUBLASLT_MATMUL_TILE_128x192,
+    CUBLASLT_MATMUL_TILE_128x256, CUBLASLT_MATMUL_TILE_144x128, CUBLASLT_MATMUL_TILE_192x96,
+    CUBLASLT_MATMUL_TILE_192x128, CUBLASLT_MATMUL_TILE_192x192, CUBLASLT_MATMUL_TILE_256x128};
 constexpr uint32_t kClusters[] = {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1,
-                                  CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1,
-                                  CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x2x1,
-                                  CUBLASLT_CLUSTER_SHAPE_1x4x1, CUBLASLT_CLUSTER_SHAPE_2x4x1};
+                                  CUBLASLT_CLUSTER_SHAPE_1x2x1};
+// Products of fewer rows gained nothing, nor would the shortest.
+constexpr int64_t kManyRows = 256;
+constexpr int64_t kManyMacs = int64_t{1} << 30;
 constexpr float kVariantRatio = 1.25F;  // slower after its first run: no more
 constexpr float kAloneUs = 4.0F;        // that a run by itself takes more than one among others
 // Of a large result every so manieth row is compared, which meets every tile.
@@ -432,61 +411,26 @@ void add_split_variants(const MatmulContext& context, const MatmulPlan& plan,
   }
 }
 
-/// Tiles that may suit the product.
-std::vector<Tile> tiles_for(const MatmulProblem& problem) {
-  if (problem.m > kFewRows) {
-    return {std::begin(kTiles), std::end(kTiles)};
-  }
-  std::vector<Tile> tiles;
-  for (const Tile& tile : kFlatTiles) {
-    for (int64_t parts = 1; parts <= kMostParts; ++parts) {
-      if (tile.rows == (problem.m + 8 * parts - 1) / (8 * parts) * 8) {
-        tiles.push_back(tile);
-      }
-    }
-  }
-  return tiles;
-}
-
-/// Whether a product takes so long that a tenth of it counts.
-bool is_worth_variants(const MatmulProblem& problem) {
-  constexpr int64_t kLeastMacs = int64_t{1} << 30;
-  constexpr int64_t kLeastWeights = int64_t{1} << 22;
-  return problem.batch * problem.m * problem.n * problem.k >= kLeastMacs ||
-         problem.n * problem.k >= kLeastWeights;
-}
-
-/// The first proposal, with other tiles, clusters and options, and where there are few rows with k
-/// split.
+/// The first proposal, with other tiles, clusters and options.
 void add_shape_variants(const MatmulContext& context, const MatmulPlan& plan,
                         std::vector<Candidate>* candidates) {
   const MatmulAlgorithm algorithm = candidates->front().algorithm;
   if (!algorithm.restorable) {
     return;
   }
-  const bool splits =
-      plan.problem.m <= kFewRows && can_split_k(algorithm) && sums_can_be_split(plan.problem);
   const uint32_t num_options = max_custom_option(algorithm) + 1;
-  for (const Tile& tile : tiles_for(plan.problem)) {
+  for (const uint32_t tile : kTiles) {
     for (const uint32_t cluster : kClusters) {
       for (uint32_t option = 0; option < num_options; ++option) {
-        for (const int32_t split : kFlatSplits) {
-          if (split > 1 && !splits) {
-            break;
-          }
-          MatmulChoice choice = algorithm.choice;
-          choice.tile = tile.id;
-          choice.cluster_shape = cluster;
-          choice.custom = option;
-          choice.split_k = split;
-          choice.reduction = split > 1 ? uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}
-                                       : uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE};
-          if (is_known(*candidates, choice)) {
-            continue;
-          }
-          if (const auto variant = restore(context, plan, choice)) {
-            candidates->push_back({*variant, true});
-          }
+        MatmulChoice choice = algorithm.choice;
+        choice.tile = tile;
+        choice.cluster_shape = cluster;
+        choice.custom = option;
+        if (is_known(*candidates, choice)) {
+          continue;
+        }
+        if (const auto variant = restore(context, plan, choice)) {
+          candidates->push_back({*variant, true});
         }
       }
     }
@@ -602,7 +546,7 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
   if (fills_poorly(context, problem)) {
     add_split_variants(context, *plan, &candidates);
   }
-  if (is_worth_variants(problem)) {
+  if (problem.m > kManyRows && problem.batch * problem.m * problem.n * problem.k >= kManyMacs) {
     add_shape_variants(context, *plan, &candidates);
   }
   Bench bench(context, plan, stream);
