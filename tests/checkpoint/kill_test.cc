@@ -116,7 +116,7 @@ TEST(CheckpointKillTest, EveryKillLeavesWholeOnes) {
   if (const char* folder = std::getenv(kFolderVariable); folder != nullptr) {
     save_for_ever(folder);
   }
-  constexpr int kKills = 8;
+  constexpr int kKills = 5;
   const TemporaryFolder folder;
   std::mt19937 random(20261121);
   std::uniform_int_distribution<int64_t> victim(0, kNumRanks - 1);

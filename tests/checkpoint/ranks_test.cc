@@ -61,6 +61,8 @@ std::ostream& operator<<(std::ostream& out, const Layout& layout) {
 
 constexpr Layout kLayouts[] = {{1, 1, 0}, {2, 1, 0}, {2, 2, 1}, {2, 2, 2}, {2, 2, 3}, {3, 3, 2},
                                {4, 1, 0}, {4, 4, 1}, {4, 4, 3}, {4, 2, 1}, {4, 2, 3}};
+// For formats that lie in files as fp32's do.
+constexpr Layout kFewLayouts[] = {{1, 1, 0}, {2, 2, 3}, {3, 3, 2}, {4, 4, 1}, {4, 2, 3}};
 
 /// Lists of `size` ranks each, of those from `begin` to `end`.
 std::vector<std::vector<int64_t>> in_groups_of(int64_t size, int64_t begin, int64_t end) {
@@ -90,10 +92,14 @@ class CheckpointRanksTest : public testing::TestWithParam<Kept> {};
 
 TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
   const Kept kept = GetParam();
-  comm::run_on_ranks(4, [kept](const Group& world) {
+  const bool tries_all = kept == Kept::kFp32 || kept == Kept::kSmall;
+  const std::vector<Layout> layouts =
+      tries_all ? std::vector<Layout>(std::begin(kLayouts), std::end(kLayouts))
+                : std::vector<Layout>(std::begin(kFewLayouts), std::end(kFewLayouts));
+  comm::run_on_ranks(4, [kept, &layouts](const Group& world) {
     const SharedFolder folder(world);
     int64_t step = 0;
-    for (const Layout& layout : kLayouts) {
+    for (const Layout& layout : layouts) {
       ++step;
       if (const auto ranks = take_part(world, layout)) {
         NumberedState saved(*ranks, 6, at::kCPU, kept);
@@ -102,7 +108,7 @@ TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
       }
     }
     world.barrier();
-    for (const Layout& layout : kLayouts) {
+    for (const Layout& layout : layouts) {
       const auto ranks = take_part(world, layout);
       for (int64_t from = 1; ranks && from <= step; ++from) {
         NumberedState loaded(*ranks, 6, at::kCPU, kept);
@@ -112,7 +118,8 @@ TEST_P(CheckpointRanksTest, WhatAnyNumberSavesAnyOtherLoads) {
         EXPECT_EQ(state.step, from);
         EXPECT_EQ(state.position, 8 * from);
         EXPECT_EQ(state.optimizer, NumberedState::state(from, kept).optimizer);
-        EXPECT_TRUE(loaded.is(from)) << "from " << kLayouts[from - 1] << " to " << layout;
+        EXPECT_TRUE(loaded.is(from))
+            << "from " << layouts[static_cast<size_t>(from - 1)] << " to " << layout;
       }
     }
     world.barrier();

@@ -96,7 +96,7 @@ TEST_P(SchemeTest, EqualsOneRank) {
     const auto sequence = make_sequence(plan_of(scheme, world.size()), world);
     int64_t number = 0;
     for (const nn::Span span : {nn::Span::kFrame, nn::Span::kClip}) {
-      for (const int64_t tokens : {5, 7, 16, 17}) {
+      for (const int64_t tokens : {7, 16}) {
         for (const int64_t frames : {1, 3, 4}) {
           const bool qk_norm = ++number % 2 == 0;
           const TokenCase c = {span, 1 + number % 2, frames, tokens, number % 3 != 0};
