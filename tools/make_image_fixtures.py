@@ -279,7 +279,8 @@ def covering_crop(image, height, width):
 
 
 def resize_cases():
-    filters = {"box": Image.Resampling.BOX, "bicubic": Image.Resampling.BICUBIC}
+    filters = {"box": Image.Resampling.BOX, "bicubic": Image.Resampling.BICUBIC,
+               "lanczos": Image.Resampling.LANCZOS}
     sizes = [(1, 1, 1, 1), (1, 1, 5, 7), (5, 7, 1, 1), (16, 16, 8, 8), (17, 31, 8, 15),
              (17, 31, 17, 10), (17, 31, 9, 31), (17, 31, 17, 31), (20, 30, 33, 71), (64, 48, 13, 47),
              (3, 90, 50, 7), (100, 75, 32, 24), (33, 44, 32, 43), (121, 1, 10, 3), (81, 64, 64, 81)]

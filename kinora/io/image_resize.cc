@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -27,6 +28,40 @@ double bicubic(double x) {
     return (((x - 5.0) * x + 8.0) * x - 4.0) * kA;
   }
   return 0.0;
+}
+
+double sinc(double x) {
+  x *= std::numbers::pi;
+  return x == 0.0 ? 1.0 : std::sin(x) / x;
+}
+
+double lanczos(double x) {
+  return x >= -3.0 && x < 3.0 ? sinc(x) * sinc(x / 3.0) : 0.0;
+}
+
+/// Where it is not 0, of pixels that are not made smaller.
+double support_of(Filter filter) {
+  switch (filter) {
+    case Filter::kBox:
+      return 0.5;
+    case Filter::kBicubic:
+      return 2.0;
+    case Filter::kLanczos:
+      return 3.0;
+  }
+  KINORA_UNREACHABLE("[image_resize] unknown filter");
+}
+
+double weight_at(Filter filter, double x) {
+  switch (filter) {
+    case Filter::kBox:
+      return box(x);
+    case Filter::kBicubic:
+      return bicubic(x);
+    case Filter::kLanczos:
+      return lanczos(x);
+  }
+  KINORA_UNREACHABLE("[image_resize] unknown filter");
 }
 
 void check_image(const Image& image) {
@@ -75,7 +110,7 @@ const AxisFilter& Resizer::axis_filter(int64_t in_size, int64_t out_size, Window
 
   const double scale = static_cast<double>(in_size) / static_cast<double>(out_size);
   const double filter_scale = std::max(scale, 1.0);
-  const double support = (filter == Filter::kBox ? 0.5 : 2.0) * filter_scale;
+  const double support = support_of(filter) * filter_scale;
   const double inverse = 1.0 / filter_scale;
   AxisFilter& axis = table.axis;
   axis.stride = static_cast<int64_t>(std::ceil(support)) * 2 + 1;
@@ -91,7 +126,7 @@ const AxisFilter& Resizer::axis_filter(int64_t in_size, int64_t out_size, Window
     double total = 0.0;
     for (int64_t k = first; k < last; ++k) {
       const double x = (static_cast<double>(k) - center + 0.5) * inverse;
-      exact[static_cast<size_t>(k - first)] = filter == Filter::kBox ? box(x) : bicubic(x);
+      exact[static_cast<size_t>(k - first)] = weight_at(filter, x);
       total += exact[static_cast<size_t>(k - first)];
     }
     axis.first[static_cast<size_t>(i)] = first;

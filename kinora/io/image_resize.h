@@ -16,6 +16,7 @@ namespace kinora::io {
 enum class Filter {
   kBox,      ///< mean of the covered pixels
   kBicubic,  ///< Keys 1981 with a = -0.5
+  kLanczos,  ///< of three lobes
 };
 
 /// Resamples and crops; keeps its scratch memory and the filter tables of recent sizes, so that a
