@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 60> kKept = {"--run",
+constexpr std::array<std::string_view, 61> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -75,6 +75,7 @@ constexpr std::array<std::string_view, 60> kKept = {"--run",
                                                     "--device",
                                                     "--threads",
                                                     "--mask",
+                                                    "--keep-image-size",
                                                     "--image-guidance",
                                                     "--deterministic",
                                                     "--format",
@@ -85,7 +86,8 @@ constexpr std::array<std::string_view, 60> kKept = {"--run",
                                                     "--ip-image",
                                                     "--ip-scale",
                                                     "--ip-encoder"};
-constexpr std::array<std::string_view, 2> kFlags = {"--no-cleaning", "--deterministic"};
+constexpr std::array<std::string_view, 3> kFlags = {"--no-cleaning", "--deterministic",
+                                                    "--keep-image-size"};
 constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
 /// What is drawn: one of these on the command line counts instead of all that a file says of it.
 constexpr std::array<std::string_view, 7> kAsked = {"--classes",  "--captions", "--text-embeddings",

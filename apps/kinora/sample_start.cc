@@ -77,14 +77,19 @@ StartPictures read_start(const SampleArguments& arguments, const inference::Mode
   }
   KINORA_CHECK(input == models::ShownInput::kPlain || !arguments.init.empty(), kConfig,
                "[sample] this model changes a given picture. Hint: --image FILE",
-               input == models::ShownInput::kInpaint ? " --mask FILE" : "");
-  KINORA_CHECK(input != models::ShownInput::kInpaint || !arguments.mask.empty(), kConfig,
+               models::fills_in(input) ? " --mask FILE" : "");
+  KINORA_CHECK(!models::fills_in(input) || !arguments.mask.empty(), kConfig,
                "[sample] this model fills in a part of a picture. Hint: --mask FILE");
-  KINORA_CHECK(input != models::ShownInput::kEdit ||
+  KINORA_CHECK(!models::changes_picture(input) ||
                    (arguments.mask.empty() && !arguments.strength && arguments.latents.empty()),
                kConfig,
                "[sample] this model is shown the picture that it changes: --mask, --strength and "
                "--latents are for others");
+  const bool is_reference = input == models::ShownInput::kReference;
+  KINORA_CHECK(is_reference || !arguments.keep_image_size, kConfig,
+               "[sample] --keep-image-size is for models that are shown a picture as tokens, as "
+               "Flux Kontext, and not for ",
+               models::name_of(model));
   StartPictures pictures;
   if (!arguments.control.empty() || models::shape_of(model).controls > 0) {
     pictures.controls = inference::read_controls(arguments.control, model);
@@ -102,7 +107,9 @@ StartPictures read_start(const SampleArguments& arguments, const inference::Mode
   if (!arguments.mask.empty()) {
     pictures.masks = inference::read_masks(arguments.mask, arguments.init, model, space);
   }
-  pictures.pixels = inference::read_initial(arguments.init, model, space);
+  pictures.pixels = is_reference ? inference::read_references(arguments.init, model, space,
+                                                              arguments.keep_image_size)
+                                 : inference::read_initial(arguments.init, model, space);
   return pictures;
 }
 
@@ -142,8 +149,8 @@ std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
   if (pictures.pixels.defined()) {
     start.beside =
         inference::shown_beside(pictures.pixels, pictures.masks, model, autoencoder, device);
-    const bool begins = input == models::ShownInput::kPlain ||
-                        (input == models::ShownInput::kInpaint && start.strength < 1.0);
+    const bool begins =
+        input == models::ShownInput::kPlain || (models::fills_in(input) && start.strength < 1.0);
     if (begins) {
       start.data = inference::as_drawn(pictures.pixels, autoencoder, device);
     }
@@ -161,6 +168,7 @@ std::string words_of_start(const SampleArguments& arguments) {
   for (const std::string& path : arguments.init) {
     words += named(path) + " ";
   }
+  words += arguments.keep_image_size ? "of its own size " : "";
   for (const std::string& path : arguments.mask) {
     words += "mask " + named(path) + " ";
   }

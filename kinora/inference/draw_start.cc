@@ -7,7 +7,12 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/upsample_nearest2d.h>
 
+#include <array>
+#include <cmath>
+#include <utility>
+
 #include "kinora/core/error.h"
+#include "kinora/data/normalise.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/inference/given_frames.h"
 #include "kinora/inference/shown_beside.h"
@@ -20,6 +25,36 @@ namespace kinora::inference {
 namespace {
 
 constexpr int kHalfOfWhite = 128;
+
+/// Those of Flux Kontext that are at least as wide as high; it was trained on these turned, too.
+constexpr std::array<io::ImageSize, 9> kReferenceSizes = {{{.height = 1024, .width = 1024},
+                                                           {.height = 944, .width = 1104},
+                                                           {.height = 880, .width = 1184},
+                                                           {.height = 832, .width = 1248},
+                                                           {.height = 800, .width = 1328},
+                                                           {.height = 752, .width = 1392},
+                                                           {.height = 720, .width = 1456},
+                                                           {.height = 688, .width = 1504},
+                                                           {.height = 672, .width = 1568}}};
+
+/// The one whose ratio of sides is nearest; of two the narrower one.
+io::ImageSize reference_size(io::ImageSize own) {
+  const auto ratio = [](io::ImageSize size) {
+    return static_cast<double>(size.width) / static_cast<double>(size.height);
+  };
+  io::ImageSize best;
+  for (const io::ImageSize wide : kReferenceSizes) {
+    for (const io::ImageSize size : {wide, {.height = wide.width, .width = wide.height}}) {
+      const auto rank = [&](io::ImageSize it) {
+        return std::pair(std::abs(ratio(own) - ratio(it)), it.width);
+      };
+      if (best.height == 0 || rank(size) < rank(best)) {
+        best = size;
+      }
+    }
+  }
+  return best;
+}
 
 /// Of what the model draws, decoded.
 FrameReading reading_of(const models::ModelConfig& model,
@@ -74,6 +109,36 @@ at::Tensor read_initial(const std::vector<std::string>& paths, const models::Mod
   return at::stack(rows);
 }
 
+at::Tensor read_references(const std::vector<std::string>& paths, const models::ModelConfig& model,
+                           const std::optional<models::LatentSpace>& space, bool keeps_size) {
+  check_pixels(model, space);
+  const int64_t unit = (space ? space->compression : 1) * models::shape_of(model).patch;
+  std::vector<at::Tensor> rows;
+  for (const std::string& path : paths) {
+    const io::Image picture = read_picture(path);
+    const auto whole = [&](io::ImageSize size) {
+      return io::ImageSize{.height = size.height / unit * unit, .width = size.width / unit * unit};
+    };
+    const io::ImageSize own = whole({.height = picture.height, .width = picture.width});
+    KINORA_CHECK(own.height > 0 && own.width > 0, kConfig, "[sample] picture ", path,
+                 " must have at least ", unit, " x ", unit, " pixels, got ", picture.width, " x ",
+                 picture.height);
+    const io::ImageSize size = keeps_size ? own : whole(reference_size(own));
+    const at::Tensor row =
+        data::to_float(pixels_of(io::resize(picture, size.height, size.width, io::Filter::kLanczos))
+                           .permute({2, 0, 1}),
+                       at::kCPU);
+    KINORA_CHECK(rows.empty() || rows.front().sizes() == row.sizes(), kConfig,
+                 "[sample] pictures that are changed together must have one size, got ",
+                 rows.empty() ? 0 : rows.front().size(2), " x ",
+                 rows.empty() ? 0 : rows.front().size(1), " of ", paths.front(), " and ",
+                 size.width, " x ", size.height, " of ", path,
+                 ". Hint: draw them one after the other");
+    rows.push_back(row);
+  }
+  return at::stack(rows);
+}
+
 at::Tensor read_masks(const std::vector<std::string>& paths,
                       const std::vector<std::string>& pictures, const models::ModelConfig& model,
                       const std::optional<models::LatentSpace>& space) {
@@ -117,7 +182,7 @@ at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
                         const models::ModelConfig& model, models::Autoencoder* encoder,
                         at::Device device) {
   const models::ShownInput input = models::shape_of(model).input;
-  KINORA_CHECK(input != models::ShownInput::kInpaint || masks.defined(), kConfig,
+  KINORA_CHECK(!models::fills_in(input) || masks.defined(), kConfig,
                "[sample] this model fills in a part of a picture. Hint: --mask FILE");
   std::optional<pipelines::LatentEncoder> latents;
   if (encoder != nullptr) {

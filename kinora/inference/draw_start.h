@@ -46,6 +46,15 @@ struct DrawStart {
                                       const models::ModelConfig& model,
                                       const std::optional<models::LatentSpace>& space);
 
+/// Pictures that a model changes which is shown them as tokens (ShownInput::kReference), in whole
+/// patches: float32 [files, 3, H, W] in [-1, 1] on the CPU. Each takes the size, of those that Flux
+/// Kontext was trained on, whose ratio of sides is nearest to its own; with keeps_size its own.
+/// kIo; kConfig as read_initial(), for one smaller than a patch, and for sizes that differ then.
+[[nodiscard]] at::Tensor read_references(const std::vector<std::string>& paths,
+                                         const models::ModelConfig& model,
+                                         const std::optional<models::LatentSpace>& space,
+                                         bool keeps_size);
+
 /// Masks of `pictures`, one for all or one for each, cropped as these: float32 [N, 1, H, W] in
 /// pixels, 1 where they are white or a light grey and a picture is drawn. kIo; kConfig, naming both
 /// files and both sizes, for a mask of another size than its picture, and for one of colours.

@@ -197,14 +197,16 @@ void DrawingGroup::set_start(const DrawStart& start) {
                  kShape, "[sample] what samples begin with must have shape [N, ...], of samples ",
                  shape, ", got ", rows.sizes());
   }
+  // As tokens behind those of samples it has a size of its own.
+  const bool any_size = models::shape_of(recipe_.model).input == models::ShownInput::kReference;
   for (const auto& [rows, channels] :
        {std::pair{start.mask, int64_t{1}}, std::pair{start.beside, channels_beside()}}) {
-    KINORA_CHECK(!rows.defined() || (rows.dim() == std::ssize(shape) + 1 && rows.size(0) > 0 &&
-                                     channels > 0 && rows.size(1) == channels &&
-                                     rows.sizes().slice(2) == at::IntArrayRef(shape).slice(1)),
-                 kShape, "[sample] masks and what lies beside samples of ", shape,
-                 " must have shape [N, 1, ...] and [N, ", channels_beside(), ", ...], got ",
-                 rows.sizes());
+    KINORA_CHECK(
+        !rows.defined() || (rows.dim() == std::ssize(shape) + 1 && rows.size(0) > 0 &&
+                            channels > 0 && rows.size(1) == channels &&
+                            (any_size || rows.sizes().slice(2) == at::IntArrayRef(shape).slice(1))),
+        kShape, "[sample] masks and what lies beside samples of ", shape,
+        " must have shape [N, 1, ...] and [N, ", channels_beside(), ", ...], got ", rows.sizes());
   }
   KINORA_CHECK(!start.mask.defined() || start.data.defined(), kConfig,
                "[sample] a mask needs the data that it is of");
@@ -308,7 +310,7 @@ pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t siz
   KINORA_CHECK(beside_.defined() || channels_beside() == 0, kConfig,
                models::shows_frames(shape.input)
                    ? "[sample] this model goes on from a first frame. Hint: --image FILE"
-                   : "[sample] this model changes a given picture. Hint: --init FILE");
+                   : "[sample] this model changes a given picture. Hint: --image FILE");
   KINORA_CHECK(control_.defined() || models::shape_of(recipe_.model).controls == 0, kConfig,
                "[sample] this model's ControlNets want a picture. Hint: --control FILE");
   KINORA_CHECK(image_prompts_.given.defined() || !shape.reads_image_prompt, kConfig,

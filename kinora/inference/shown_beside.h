@@ -6,12 +6,13 @@
 #include "kinora/models/shown_input.h"
 #include "kinora/pipelines/latent_encoder.h"
 
-/// What U-Nets for inpainting and editing are shown beside x_t, in training as in drawing.
+/// What models that fill in or change a picture are shown beside x_t, in training as in drawing.
 namespace kinora::inference {
 
 /// By `input`: a mask, by the nearest pixel of each place, and the pictures without what it covers,
-/// these grey, or the pictures to be changed, not scaled. Of latents the mean is shown. pixels:
-/// float32 [B, 3, H, W] in [-1, 1]; masks: float32 [B, 1, H, W], 1 where the picture is drawn;
+/// these grey; these pictures, and the mask's pixels of each place as channels; or the pictures to
+/// be changed, of kEdit not scaled. Of latents the mean is shown. pixels: float32 [B, 3, H, W] in
+/// [-1, 1]; masks: float32 [B, 1, H, W], 1 where the picture is drawn;
 /// encoder: of models of latents, on whose device the result is; null: of pixels. Undefined where
 /// nothing is shown.
 [[nodiscard]] at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,

@@ -134,6 +134,12 @@ PublishedSize flux_size(std::string name, int64_t text_tokens, double guidance, 
                            .guidance = guidance}}};
 }
 
+PublishedSize shown_flux_size(std::string name, double guidance, ShownInput input) {
+  PublishedSize made = flux_size(std::move(name), 512, guidance, 2, false);
+  made.values.transformer.input = input;
+  return made;
+}
+
 constexpr int64_t kClipHStates = 257;  // of CLIP ViT-H/14, of a picture
 constexpr int64_t kClipHWidth = 1280;
 
@@ -336,19 +342,21 @@ std::deque<Family> make_families() {
                                               .find_naming = find_sd3_naming},
                  .original_naming = original_sd3_naming}),
       // Black Forest Labs 2024.
-      of_mmdits({.key = "flux",
-                 .name = "Flux",
-                 .conditions = {.text = true, .tokens = true, .pooled_beside = true},
-                 .qk_norm = true,
-                 .own_keys = {"qk_norm", "parallel_depth", "rotary_axes", "guidance"},
-                 .sizes = {flux_size("Dev", 512, 3.5, 2, false),
-                           flux_size("Schnell", 256, 0.0, 2, false)},
-                 .diffusers = DiffusersFamily{.class_name = "FluxTransformer2DModel",
-                                              .pipeline = "",
-                                              .is_flow = true,
-                                              .naming = mmdit_naming,
-                                              .find_naming = find_flux_naming},
-                 .original_naming = original_flux_naming}),
+      of_mmdits(
+          {.key = "flux",
+           .name = "Flux",
+           .conditions = {.text = true, .tokens = true, .pooled_beside = true},
+           .qk_norm = true,
+           .own_keys = {"qk_norm", "input", "parallel_depth", "rotary_axes", "guidance"},
+           .sizes = {flux_size("Dev", 512, 3.5, 2, false), flux_size("Schnell", 256, 0.0, 2, false),
+                     shown_flux_size("Fill-Dev", 30.0, ShownInput::kFill),
+                     shown_flux_size("Kontext-Dev", 3.5, ShownInput::kReference)},
+           .diffusers = DiffusersFamily{.class_name = "FluxTransformer2DModel",
+                                        .pipeline = "",
+                                        .is_flow = true,
+                                        .naming = mmdit_naming,
+                                        .find_naming = find_flux_naming},
+           .original_naming = original_flux_naming}),
       // Peng et al. 2025, "Open-Sora 2.0".
       of_mmdits(
           {.key = "open_sora2",

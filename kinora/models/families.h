@@ -78,7 +78,7 @@ struct ModelShape {
   int64_t width = 0;   ///< of a token
   int64_t heads = 0;
   int64_t mlp_width = 0;
-  int64_t frames = 0;  ///< of tokens
+  int64_t frames = 0;  ///< of tokens; a picture that is changed is one, too
   int64_t rows = 0;    ///< of tokens in a frame
   int64_t columns = 0;
   int64_t patch_frames = 1;   ///< the input's frames must be a multiple of it
@@ -89,12 +89,12 @@ struct ModelShape {
   bool is_distilled =
       false;  ///< it is told the guidance scale (model.guidance), and needs no other
   ShownInput input = ShownInput::kPlain;  ///< what it is shown beside x_t
-  int64_t channels_beside = 0;            ///< of that
-  int64_t controls = 0;                   ///< pictures that ControlNets are shown
-  bool reads_image_prompt = false;        ///< Conditions::image_prompt
-  int64_t image_states = 0;               ///< of Wan: states that it usually has, of given frames
-  int64_t image_channels = 0;             ///< of these
-  bool reads_both_ends = false;           ///< they are those of a first and of a last frame
+  int64_t channels_beside = 0;      ///< of that, in channels behind x_t's or tokens behind them
+  int64_t controls = 0;             ///< pictures that ControlNets are shown
+  bool reads_image_prompt = false;  ///< Conditions::image_prompt
+  int64_t image_states = 0;         ///< of Wan: states that it usually has, of given frames
+  int64_t image_channels = 0;       ///< of these
+  bool reads_both_ends = false;     ///< they are those of a first and of a last frame
   /// Frames of the input that are drawn before the first and then left out, so that frames are
   /// whole patches (Family::fills_patches).
   int64_t frames_before = 0;
@@ -106,7 +106,8 @@ struct ModelShape {
 /// ShownInput::kFrames says of which are given.
 inline constexpr int64_t kFrameMaskChannels = 4;
 
-/// ModelShape::channels_beside of transformers, of which the configuration may be unresolved.
+/// How many channels transformers are shown behind those of x_t. The configuration may be
+/// unresolved.
 [[nodiscard]] int64_t channels_beside(const ModelConfig& config);
 
 /// Family::shape of transformers.

@@ -16,6 +16,10 @@ const char* to_string(ShownInput input) {
       return "frames";
     case ShownInput::kFirstFrame:
       return "first_frame";
+    case ShownInput::kFill:
+      return "fill";
+    case ShownInput::kReference:
+      return "reference";
   }
   KINORA_UNREACHABLE("[model] unknown input");
 }

@@ -4,18 +4,31 @@
 
 namespace kinora::models {
 
-/// What a model is shown beside x_t, in further channels (diffusion::Conditions::beside).
+/// What a model is shown beside x_t (diffusion::Conditions::beside): in further channels, or as
+/// kReference says.
 enum class ShownInput : uint8_t {
   kPlain,       ///< nothing
   kInpaint,     ///< a mask, 1 where the picture is drawn, and the picture without that part
   kEdit,        ///< a picture to be changed (Brooks et al. 2023, "InstructPix2Pix")
   kFrames,      ///< which frames of a clip are given, and the clip of these, grey elsewhere (Wan)
   kFirstFrame,  ///< the latents of a clip's first frame alone, and zeros behind (CogVideoX)
+  kFill,  ///< the picture without a part, and a mask of pixels, 1 where it is drawn (Flux Fill)
+  kReference,  ///< a picture to be changed, as tokens behind those of x_t (Flux Kontext)
 };
 
 /// Whether it is made of given frames of a clip.
 [[nodiscard]] inline bool shows_frames(ShownInput input) {
   return input == ShownInput::kFrames || input == ShownInput::kFirstFrame;
+}
+
+/// Whether it is a picture of which a part is drawn, and a mask that says which.
+[[nodiscard]] inline bool fills_in(ShownInput input) {
+  return input == ShownInput::kInpaint || input == ShownInput::kFill;
+}
+
+/// Whether it is a picture that is changed.
+[[nodiscard]] inline bool changes_picture(ShownInput input) {
+  return input == ShownInput::kEdit || input == ShownInput::kReference;
 }
 
 [[nodiscard]] const char* to_string(ShownInput input);

@@ -10,6 +10,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
+#include "kinora/models/shown_input.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/diffusers_config.h"
 #include "kinora/pipelines/diffusers_model.h"
@@ -41,11 +42,13 @@ struct PipelineClass {
   bool shows_frames = false;    ///< beside what is drawn
   bool clips_are_last = false;  ///< the main text encoder is the first one
   bool even_levels = false;     ///< it gives the scheduler noise levels 1, 1 - 1 / N, ..., 1 / N
+  /// Of Flux: what it shows the model beside x_t.
+  models::ShownInput shows = models::ShownInput::kPlain;
 };
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 21> kPipelines = {{
+constexpr std::array<PipelineClass, 23> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
@@ -59,6 +62,22 @@ constexpr std::array<PipelineClass, 21> kPipelines = {{
     {"StableDiffusionXLControlNetPipeline", "unet", "unet", 77, 50, 5.0, false, true, 1.0, true},
     {"StableDiffusionXLImg2ImgPipeline", "unet", "unet", 77, 50, 5.0, false, true},
     {"FluxPipeline", "transformer", "flux", 512, 28, 1.0, false, false, 1.0, false, 1},
+    {.name = "FluxFillPipeline",
+     .denoiser = "transformer",
+     .architecture = "flux",
+     .text_tokens = 512,
+     .steps = 50,
+     .guidance = 1.0,
+     .clips = 1,
+     .shows = models::ShownInput::kFill},
+    {.name = "FluxKontextPipeline",
+     .denoiser = "transformer",
+     .architecture = "flux",
+     .text_tokens = 512,
+     .steps = 28,
+     .guidance = 1.0,
+     .clips = 1,
+     .shows = models::ShownInput::kReference},
     {"StableDiffusion3Pipeline", "transformer", "sd3", 77 + 256, 28, 7.0, false, false, 1.0, false,
      2},
     {"WanPipeline", "transformer", "wan", 512, 50, 5.0, false, false, 1.0, false, 0, 16.0},
@@ -78,6 +97,16 @@ constexpr double kCogFps = 16.0;  // of 1.5
 
 bool is_flux(const PipelineClass& its) {
   return its.name == "FluxPipeline";
+}
+
+/// Lets the recipe's model of Flux be shown what the pipeline shows.
+void add_flux(const PipelineClass& its, const fs::path& denoiser, json& model) {
+  const bool fills = model["input"] == to_string(models::ShownInput::kFill);
+  KINORA_CHECK(fills == (its.shows == models::ShownInput::kFill), kConfig, "[pipeline] ", denoiser,
+               " is a transformer that ", fills ? "fills in" : "does not fill in",
+               " a part of a picture, but a ", its.name, fills ? " does not" : " does",
+               ". Hint: take both from one pipeline");
+  model["input"] = to_string(its.shows);
 }
 
 bool is_wan_pipeline(const PipelineClass& its) {
@@ -195,6 +224,9 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
   if (its.even_levels) {
     recipe["sample"]["spacing"] = "dit";
+  }
+  if (model.contains("input")) {
+    add_flux(its, denoiser, model);
   }
   const bool is_turbo = is_flux(its) && model["guidance"] == 0.0;
   recipe["sample"]["steps"] = is_turbo ? kFewSteps : its.steps;

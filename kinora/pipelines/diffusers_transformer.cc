@@ -87,6 +87,8 @@ constexpr const char* kSd3Class = "SD3Transformer2DModel";
 constexpr const char* kFluxClass = "FluxTransformer2DModel";
 constexpr int64_t kFluxPatch = 2;  // that its pipelines make, channels outermost
 constexpr double kFluxGuidance = 3.5;
+constexpr double kFillGuidance = 30.0;
+constexpr int64_t kFluxCompression = 8;
 constexpr int64_t kFluxSide = 128;  // of latents, where nobody says
 
 bool is_multimodal(const models::Family& family) {
@@ -128,15 +130,18 @@ json sd3_recipe(const DiffusersConfig& config) {
 
 json flux_recipe(const DiffusersConfig& config) {
   config.require<int64_t>("patch_size", 1, 1);
-  const auto packed = config.get<int64_t>("in_channels", 64);
-  if (config.has("out_channels")) {
-    config.require<int64_t>("out_channels", packed, packed);
-  }
-  KINORA_CHECK(packed > 0 && packed % (kFluxPatch * kFluxPatch) == 0, kConfig, config.message(),
+  constexpr int64_t kPlaces = kFluxPatch * kFluxPatch;
+  const auto in_channels = config.get<int64_t>("in_channels", 64);
+  const auto packed =
+      config.has("out_channels") ? config.get<int64_t>("out_channels", in_channels) : in_channels;
+  KINORA_CHECK(packed > 0 && packed % kPlaces == 0, kConfig, config.message(),
                "in_channels must be those of patches of ", kFluxPatch, " x ", kFluxPatch, ", got ",
-               packed,
-               ". Hint: Kontext and Redux have 64; fill and control models have more, which "
-               "Kinora lacks");
+               packed);
+  const bool fills = in_channels == 2 * packed + kPlaces * kFluxCompression * kFluxCompression;
+  KINORA_CHECK(fills || in_channels == packed, kConfig, config.message(),
+               "in_channels must be out_channels, or of Fill twice as many and ",
+               kPlaces * kFluxCompression * kFluxCompression, " of a mask, got ", in_channels,
+               " and ", packed, ". Hint: control models (canny, depth) are not there");
   const auto heads = config.get<int64_t>("num_attention_heads", 24);
   const bool is_distilled = config.get<bool>("guidance_embeds", false);
   return {{"depth", config.get<int64_t>("num_layers", 19)},
@@ -144,13 +149,16 @@ json flux_recipe(const DiffusersConfig& config) {
           {"hidden", heads * config.get<int64_t>("attention_head_dim", 128)},
           {"heads", heads},
           {"patch", kFluxPatch},
-          {"in_channels", packed / (kFluxPatch * kFluxPatch)},
+          {"in_channels", packed / kPlaces},
+          {"input", to_string(fills ? models::ShownInput::kFill : models::ShownInput::kPlain)},
           {"height", kFluxSide},
           {"width", kFluxSide},
           {"text_channels", config.get<int64_t>("joint_attention_dim", 4096)},
           {"pooled_channels", config.get<int64_t>("pooled_projection_dim", 768)},
           {"rotary_axes", config.get<std::vector<int64_t>>("axes_dims_rope", {16, 56, 56})},
-          {"guidance", is_distilled ? kFluxGuidance : 0.0},
+          {"guidance", !is_distilled ? 0.0
+                       : fills       ? kFillGuidance
+                                     : kFluxGuidance},
           // As published: of dev 512, of schnell 256.
           {"text_tokens", is_distilled ? 512 : 256}};
 }
@@ -175,9 +183,12 @@ json describe_multimodal(const ModelConfig& model) {
                              own.patch}});
     config["qk_norm"] = own.qk_norm == ops::Switch::kOn ? json("rms_norm") : json();
   } else {
+    const int64_t more = models::channels_beside(model);
+    const int64_t places = own.patch * own.patch;
     config.update({{"axes_dims_rope", own.rotary_axes},
                    {"guidance_embeds", own.guidance > 0},
-                   {"in_channels", model.in_channels * own.patch * own.patch},
+                   {"in_channels", (model.in_channels + more) * places},
+                   {"out_channels", more > 0 ? json(model.in_channels * places) : json()},
                    {"num_single_layers", own.parallel_depth},
                    {"patch_size", 1}});
   }

@@ -44,6 +44,25 @@ TEST(ShownBesideTest, MasksStandBeforeTheLatentsOfWhatTheyLeave) {
   EXPECT_TRUE(at::equal(shown.slice(1, 1), autoencoder.encode(left).mean));
 }
 
+// Flux Fill's: the order is that of FluxFillPipeline.prepare_mask_latents.
+TEST(ShownBesideTest, PixelsOfMasksStandBehindTheLatentsOfWhatTheyLeave) {
+  PatchAutoencoder autoencoder;
+  const pipelines::LatentEncoder encoder(autoencoder, at::kCPU, 2);
+  const data::Batch batch = pictures();
+  const at::Tensor shown = shown_beside(batch, ShownInput::kFill, &encoder, at::kCPU);
+  constexpr int64_t kSide = PatchAutoencoder::kPatch;
+  ASSERT_EQ(shown.sizes(), (at::IntArrayRef{2, 3 + kSide * kSide, 2, 3}));
+  const at::Tensor white = (batch.mask >= 128).to(at::kFloat);
+  const at::Tensor left = data::to_float(batch.images, at::kCPU) * (1.0 - white);
+  EXPECT_TRUE(at::equal(shown.slice(1, 0, 3), autoencoder.encode(left).mean));
+  for (int64_t row = 0; row < kSide; ++row) {
+    for (int64_t column = 0; column < kSide; ++column) {
+      EXPECT_TRUE(at::equal(shown.select(1, 3 + row * kSide + column),
+                            white.squeeze(1).slice(1, row, 8, kSide).slice(2, column, 12, kSide)));
+    }
+  }
+}
+
 TEST(ShownBesideTest, APictureToChangeIsShownAsTheAutoencoderHasIt) {
   PatchAutoencoder autoencoder;
   const pipelines::LatentEncoder encoder(autoencoder, at::kCPU, 2);
@@ -52,6 +71,7 @@ TEST(ShownBesideTest, APictureToChangeIsShownAsTheAutoencoderHasIt) {
   const at::Tensor scaled = autoencoder.encode(before).mean;
   EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kEdit, &encoder, at::kCPU),
                         scaled / autoencoder.space().scale.front()));
+  EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kReference, &encoder, at::kCPU), scaled));
   EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kEdit, nullptr, at::kCPU), before));
   EXPECT_FALSE(shown_beside(batch, ShownInput::kPlain, &encoder, at::kCPU).defined());
 }

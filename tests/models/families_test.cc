@@ -153,7 +153,7 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
             "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, SD3-{Medium,3.5-Medium,3.5-Large}, "
-            "Flux-{Dev,Schnell}, OpenSora2-11B, HunyuanVideo-13B, "
+            "Flux-{Dev,Schnell,Fill-Dev,Kontext-Dev}, OpenSora2-11B, HunyuanVideo-13B, "
             "CogVideoX-{2B,5B,5B-I2V,1.5-5B,1.5-5B-I2V}, "
             "Wan{2.1-T2V-1.3B,2.1-T2V-14B,2.1-I2V-14B,2.1-FLF2V-14B,2.2-T2V-A14B,2.2-I2V-A14B,"
             "2.2-TI2V-5B}, LTXVideo-{2B,13B}, "
@@ -334,7 +334,7 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
       readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
     }
   }
-  EXPECT_EQ(readers.size(), 24U);
+  EXPECT_EQ(readers.size(), 25U);
   for (const auto& [key, names] : readers) {
     ASSERT_TRUE(help.contains("model." + key)) << key;
     EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));

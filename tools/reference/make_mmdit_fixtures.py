@@ -7,7 +7,8 @@ writes only those.
   forward.x_t, forward.t              [B, C, H, W] (of clips [B, C, T, H, W]), [B] of [0, 1]
   forward.text, forward.pooled        [B, L, D], [B, P]
   forward.text_lengths                of mmdit_hunyuan*: I64 [B], how many of a caption's tokens are read
-  forward.beside                      of cogvideox_*i2v: latents beside x_t
+  forward.beside                      of cogvideox_*i2v: latents beside x_t; of mmdit_flux_fill channels behind its
+                                      own, and of mmdit_flux_kontext latents of another size as further tokens
   forward.given, forward.frame_mask   of mmdit_given: [B, C, T, H, W], I64 [B, T], 1 where noised
   forward.output                      as x_t
   grad.KEY                            [2]: norm, and product with values(KEY), of the gradient of
@@ -56,6 +57,9 @@ MODELS = {
     "mmdit_flux": (flux(), (6, 10)),
     "mmdit_flux_dev": (flux(guidance_embeds=True), (8, 4)),
     "mmdit_given": (flux(), (6, 4)),
+    # A mask of 2 x 2 pixels a latent.
+    "mmdit_flux_fill": (flux(in_channels=12 + 12 + 16, out_channels=12, num_single_layers=1), (6, 8)),
+    "mmdit_flux_kontext": (flux(guidance_embeds=True, num_single_layers=1), (6, 8)),
     "mmdit_hunyuan": (hunyuan(), (6, 10)),
     "mmdit_hunyuan_undistilled": (hunyuan(num_layers=1, num_refiner_layers=1, guidance_embeds=False,
                                           mlp_ratio=2.0, rope_theta=1000.0), (10, 6)),
@@ -101,10 +105,22 @@ def unpacked(tokens, shape):
     return tokens.view(b, t, h // 2, w // 2, c, 2, 2).permute(0, 4, 1, 2, 5, 3, 6).reshape(shape)
 
 
-def run_flux(model, x_t, t, text, pooled, given):
+def position_ids(clip, first=0):
+    return torch.cartesian_prod(torch.arange(first, first + clip.shape[2]), torch.arange(clip.shape[3] // 2),
+                                torch.arange(clip.shape[4] // 2)).double()
+
+
+def run_flux(model, x_t, t, text, pooled, given, beside):
     clip = x_t if x_t.dim() == 5 else x_t.unsqueeze(2)
-    ids = torch.cartesian_prod(torch.arange(clip.shape[2]), torch.arange(clip.shape[3] // 2),
-                               torch.arange(clip.shape[4] // 2)).double()
+    ids = position_ids(clip)
+    tokens = packed(clip)
+    if beside is not None:
+        shown = packed(beside.unsqueeze(2))
+        if model.config.out_channels:  # FluxFillPipeline's
+            tokens = torch.cat([tokens, shown], 2)
+        else:  # FluxKontextPipeline's
+            tokens = torch.cat([tokens, shown], 1)
+            ids = torch.cat([ids, position_ids(beside.unsqueeze(2), 1)])
     hook = None
     if given is not None:
         frames, mask = given
@@ -112,7 +128,8 @@ def run_flux(model, x_t, t, text, pooled, given):
         beside = model.cond_in(packed(torch.cat([is_given, frames * is_given], 1)))
         hook = model.x_embedder.register_forward_hook(lambda module, inputs, output: output + beside)
     guidance = torch.full_like(t, GUIDANCE) if model.config.guidance_embeds else None
-    output = model(packed(clip), text, pooled, t, ids, torch.zeros(text.shape[1], 3), guidance).sample
+    output = model(tokens, text, pooled, t, ids, torch.zeros(text.shape[1], 3), guidance).sample
+    output = output[:, :packed(clip).shape[1]]
     if hook is not None:
         hook.remove()
     return unpacked(output, clip.shape).view_as(x_t)
@@ -126,7 +143,7 @@ def run(name, config, size):
     batch, length = 2, 5
     width = config["text_embed_dim" if is_hunyuan else "joint_attention_dim"]
     shape = [batch, 3, *size]
-    given = None
+    given = beside = None
     tensors = {}
     if name == "mmdit_given":
         model.cond_in = torch.nn.Linear(16, config["num_attention_heads"] * config["attention_head_dim"])
@@ -134,6 +151,9 @@ def run(name, config, size):
         mask = torch.tensor([[False, True, True], [True, True, False]])
         given = (formula.values("given", shape) * 2, mask)
         tensors |= {"forward.given": given[0], "forward.frame_mask": mask.long()}
+    if name in ("mmdit_flux_fill", "mmdit_flux_kontext"):
+        beside = formula.values("beside", [batch, 7, *size] if name == "mmdit_flux_fill" else [batch, 3, 4, 10])
+        tensors["forward.beside"] = beside
     if is_hunyuan:
         shape.insert(2, FRAMES)
         lengths = torch.tensor([3, 5])
@@ -148,7 +168,7 @@ def run(name, config, size):
         mask = (torch.arange(length) < lengths[:, None]).long()
         output = model(x_t, t * 1000, text, mask, pooled, guidance).sample  # its positions are fp32
     elif is_flux:
-        output = run_flux(model, x_t, t, text, pooled, given)
+        output = run_flux(model, x_t, t, text, pooled, given, beside)
     else:
         output = model(x_t, text, pooled, t * 1000).sample
     (output * formula.values("output", output.shape)).sum().backward()

@@ -156,6 +156,9 @@ void add_start(CLI::App& command, SampleArguments& arguments) {
   command.add_option("--mask", arguments.mask,
                      "Which part of --init is drawn anew: a grey picture of its size, white there; "
                      "one for all, or one for each");
+  command.add_flag("--keep-image-size", arguments.keep_image_size,
+                   "Of Flux Kontext: the picture that is changed is shown in its own size, and not "
+                   "in the nearest one of training");
   command.add_option("--controlnet", arguments.controlnets,
                      "A folder of a ControlNetModel of diffusers beside a U-Net; several by giving "
                      "it again; default: those of the pipeline or run");

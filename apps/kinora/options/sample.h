@@ -41,6 +41,7 @@ struct SampleArguments {
   std::string like;               ///< a file that says what it was drawn from
   std::optional<int64_t> only;    ///< the one sample that is drawn
   std::vector<std::string> init;  ///< pictures or clips to begin with
+  bool keep_image_size = false;   ///< of pictures that are shown as tokens
   std::vector<std::string> mask;  ///< which part of them is drawn
   std::optional<double> image_guidance;
   std::vector<std::string> controlnets;  ///< folders

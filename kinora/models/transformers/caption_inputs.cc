@@ -89,7 +89,7 @@ at::Tensor with_shown(const ModelConfig& config, const at::Tensor& x_t,
   KINORA_CHECK(beside.defined() && beside.dim() == x_t.dim() && beside.size(0) == x_t.size(0) &&
                    beside.size(1) == channels && beside.sizes().slice(2) == x_t.sizes().slice(2),
                kShape, "[model] what is shown beside x_t of shape ", x_t.sizes(), " must have ",
-               channels, " channels, those of given frames; got shape ",
+               channels, " channels, those of given frames or pictures; got shape ",
                beside.defined() ? beside.sizes() : at::IntArrayRef());
   return at::cat({x_t, beside}, 1);
 }

@@ -57,6 +57,12 @@ ModelConfig of_given(ModelConfig config) {
   return config;
 }
 
+/// With what it is shown behind its own channels.
+ModelConfig with_channels_beside(ModelConfig config) {
+  config.in_channels += channels_beside(config);
+  return config;
+}
+
 /// fp64 positions of a table's rows, or of its columns.
 at::Tensor table_positions(const TransformerConfig& config) {
   return at::arange(config.position_grid, at::kDouble) / config.position_scale;
@@ -150,6 +156,9 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
     own.position_scale = given.position_scale;
   }
   own.given_embedders |= given.given_embedders;
+  if (own.input == ShownInput::kPlain) {
+    own.input = given.input;
+  }
   if (own.refiner_depth == 0 && reads("refiner_depth")) {
     own.refiner_depth = kRefinerDepth;
   }
@@ -277,12 +286,47 @@ at::Tensor MMDiT::positions(const Grid& grid) const {
       .unsqueeze(0);
 }
 
+at::Tensor MMDiT::patches_of(const at::Tensor& x_t, const diffusion::Conditions& conditions) const {
+  const at::Tensor own =
+      one_frame(to_patches(with_channels_beside(config()), with_shown(config(), x_t, conditions)));
+  if (config().transformer.input != ShownInput::kReference) {
+    return own;
+  }
+  const at::Tensor& picture = conditions.beside;
+  const int64_t patch = config().transformer.patch;
+  KINORA_CHECK(picture.defined() && picture.dim() == 4 && picture.size(0) == x_t.size(0) &&
+                   picture.size(1) == config().in_channels && picture.size(2) % patch == 0 &&
+                   picture.size(3) % patch == 0,
+               kShape, "[model] the picture that ", config().name, " changes must have shape [",
+               x_t.size(0), ", ", config().in_channels, ", height, width] in whole patches of ",
+               patch, ", got ", picture.defined() ? picture.sizes() : at::IntArrayRef());
+  return at::cat({own, one_frame(to_patches(config(), picture))}, 2);
+}
+
+at::Tensor MMDiT::angles(const Grid& grid, const diffusion::Conditions& conditions,
+                         const at::Device& device) const {
+  const TransformerConfig& its = config().transformer;
+  const double base = its.rotary_base > 0 ? its.rotary_base : kRotaryBase;
+  const at::Tensor own =
+      one_frame(clip_angles(its.rotary_axes, grid, device, base).unsqueeze(0)).squeeze(0);
+  if (its.input != ShownInput::kReference) {
+    return own;
+  }
+  // The picture is frame 1, with rows and columns of its own.
+  const Grid shown = grid_of(config(), conditions.beside);
+  const auto places = [&device](int64_t first, int64_t end) {
+    return at::arange(first, end, at::TensorOptions(device).dtype(at::kDouble));
+  };
+  return at::cat(
+      {own, clip_angles(its.rotary_axes,
+                        {places(1, 2), places(0, shown.rows), places(0, shown.columns)}, base)},
+      1);
+}
+
 at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
                               const diffusion::Conditions& conditions) const {
-  const auto patches = [&](const ModelConfig& of, const at::Tensor& clip) {
-    return sequence().enter(one_frame(to_patches(of, clip)));
-  };
-  at::Tensor x = x_embedder.forward(patches(config(), x_t));  // [B, 1, N', C]
+  at::Tensor x =
+      x_embedder.forward(sequence().enter(patches_of(x_t, conditions)));  // [B, 1, N', C]
   if (cond_embedder) {
     at::Tensor shown = at::zeros_like(x_t);
     at::Tensor is_given = at::zeros_like(x_t.narrow(1, 0, 1));
@@ -297,7 +341,9 @@ at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
       is_given = is_given + conditions.frame_mask.logical_not().view(place);
       shown = conditions.given * is_given;
     }
-    x = x + cond_embedder->forward(patches(of_given(config()), at::cat({is_given, shown}, 1)));
+    const at::Tensor given =
+        one_frame(to_patches(of_given(config()), at::cat({is_given, shown}, 1)));
+    x = x + cond_embedder->forward(sequence().enter(given));
   }
   return pos_embed.defined() ? x + sequence().enter(positions(grid_of(config(), x_t))) : x;
 }
@@ -536,18 +582,20 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor lengths = read_lengths(config(), conditions);
   const Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
+  const int64_t drawn = grid.frames * grid.tokens_a_frame();
+  const int64_t shown = config().transformer.input == ShownInput::kReference
+                            ? grid_of(config(), conditions.beside).tokens_a_frame()
+                            : 0;
   JointTokens tokens{.sequence = own.get(),
-                     .image = grid.frames * grid.tokens_a_frame(),
+                     .image = drawn + shown,
                      .text = text.size(1),
                      .own_image = streams[0].size(2),
                      .own_text = streams[1].size(2),
                      .text_lengths = lengths};
   if (!has_table(config().transformer)) {
     // Text is at position 0 of every axis.
-    const TransformerConfig& its = config().transformer;
-    const at::Tensor angles = clip_angles(its.rotary_axes, grid, x_t.device(),
-                                          its.rotary_base > 0 ? its.rotary_base : kRotaryBase);
-    tokens.image_angles = sequence().enter(one_frame(angles.unsqueeze(0))).flatten(0, 2);
+    tokens.image_angles =
+        sequence().enter(angles(grid, conditions, x_t.device()).unsqueeze(0)).flatten(0, 2);
   }
   at::Tensor patches;
   if (takes_fast_path()) {
@@ -562,6 +610,7 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   }
   patches = sequence()
                 .leave(patches, tokens.image)
+                .narrow(2, 0, drawn)
                 .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
   if (!has_table(config().transformer)) {  // Flux' line has a patch's channels outermost, on both
     patches = channels_fastest(config(), patches);  // sides

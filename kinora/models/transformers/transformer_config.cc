@@ -50,6 +50,14 @@ void describe(Fields& fields, TransformerConfig& config) {
       "CogVideoX' "
       "of the first frame alone, 32).");
   fields.add(
+      "input", config.input,
+      {{to_string(ShownInput::kPlain), ShownInput::kPlain},
+       {to_string(ShownInput::kFill), ShownInput::kFill},
+       {to_string(ShownInput::kReference), ShownInput::kReference}},
+      "flux: what is shown beside the noised latents: fill = the picture without what a mask "
+      "covers, and the mask's pixels (Fill, 96 channels of 16), reference = a picture to "
+      "change, as further tokens (Kontext).");
+  fields.add(
       "image_channels", config.image_channels,
       "wan: width of an image encoder's states of the given frames, which blocks read beside "
       "the text (2.1's image to video: 1280); 0 = by name, of custom none.",

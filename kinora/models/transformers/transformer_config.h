@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kinora/models/shown_input.h"
 #include "kinora/ops/kernel_options.h"
 
 namespace kinora {
@@ -40,6 +41,7 @@ struct TransformerConfig {
   std::vector<int64_t> kv_compress_layers = {};  ///< blocks, from 0; []: the second half
   /// STDiT3: given frames, and which ones these are, are embedded beside the input (1.3).
   bool given_embedders = false;
+  ShownInput input = ShownInput::kPlain;  ///< Flux: what picture it is shown
   int64_t image_channels = 0;  ///< Wan: of states of given frames that are read beside the text
   int64_t image_positions =
       0;                       ///< Wan: of these that a learned table is added to; 0: there is none

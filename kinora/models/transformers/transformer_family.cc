@@ -22,6 +22,11 @@ double real(int64_t value) {
   return static_cast<double>(value);
 }
 
+/// How many pictures have tokens: that which is drawn, and one that is changed.
+int64_t num_pictures(const ModelConfig& config) {
+  return config.transformer.input == ShownInput::kReference ? 2 : 1;
+}
+
 /// A key that not every transformer reads.
 struct OwnKey {
   const char* name;
@@ -39,6 +44,7 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"kv_compress_factor", config.kv_compress_factor != unset.kv_compress_factor},
           {"kv_compress_layers", !config.kv_compress_layers.empty()},
           {"given_embedders", config.given_embedders},
+          {"input", config.input != unset.input},
           {"image_channels", config.image_channels > 0},
           {"image_positions", config.image_positions > 0},
           {"rotary_3d", config.rotary_3d},
@@ -74,7 +80,7 @@ diffusion::GivenWay given_way_of(const ModelConfig& config) {
 ShownInput shown_input_of(const ModelConfig& config) {
   const FamilyConditions& takes = family_of(config).conditions;
   if (!config.transformer.given_embedders) {
-    return ShownInput::kPlain;
+    return config.transformer.input;
   }
   return takes.given_as_clip      ? ShownInput::kFrames
          : takes.given_as_latents ? ShownInput::kFirstFrame
@@ -136,6 +142,8 @@ int64_t channels_beside(const ModelConfig& config) {
       return kFrameMaskChannels + config.in_channels;
     case ShownInput::kFirstFrame:
       return config.in_channels;
+    case ShownInput::kFill:
+      return config.in_channels + config.compression * config.compression;
     default:
       return 0;
   }
@@ -145,11 +153,12 @@ ModelShape transformer_shape(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
   const Grid grid = grid_of(config);
   const bool fills = family_of(config).fills_patches;
+  const ShownInput input = shown_input_of(config);
   return {.blocks = own.depth + own.parallel_depth,
           .width = own.hidden,
           .heads = own.heads,
           .mlp_width = own.mlp_hidden(),
-          .frames = grid.frames,
+          .frames = num_pictures(config) * grid.frames,
           .rows = grid.rows,
           .columns = grid.columns,
           .patch_frames = fills ? 1 : own.patch_frames,
@@ -158,8 +167,9 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .given_way = given_way_of(config),
           .has_windows = !own.window.empty(),
           .is_distilled = own.guidance > 0,
-          .input = shown_input_of(config),
-          .channels_beside = channels_beside(config),
+          .input = input,
+          .channels_beside =
+              input == ShownInput::kReference ? config.in_channels : channels_beside(config),
           .reads_image_prompt = own.image_channels > 0,
           .image_states = own.image_channels == 0   ? 0
                           : own.image_positions > 0 ? own.image_positions
@@ -174,7 +184,7 @@ TransformerMacs::TransformerMacs(const ModelConfig& config)
       hidden(real(config.transformer.hidden)),
       frames(real(grid_of(config).frames)),
       places(real(grid_of(config).tokens_a_frame())),
-      tokens(frames * places),
+      tokens(real(num_pictures(config)) * frames * places),
       mlp(2 * tokens * hidden * real(config.transformer.mlp_hidden())) {  // fc1, fc2
   const double text = real(config.text_tokens);
   cross_attention = tokens * (2 * hidden * hidden + 2 * text * hidden) + text * 2 * hidden * hidden;

@@ -39,6 +39,8 @@ int64_t UnetConfig::channels_beside(int64_t in_channels) const {
       return in_channels;
     case ShownInput::kFrames:
     case ShownInput::kFirstFrame:
+    case ShownInput::kFill:
+    case ShownInput::kReference:
       break;  // of no U-Net
   }
   KINORA_UNREACHABLE("[unet] unknown input");

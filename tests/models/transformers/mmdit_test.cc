@@ -86,6 +86,11 @@ class Fixture {
       own.rotary_axes = values["axes_dims_rope"].get<std::vector<int64_t>>();
       own.guidance = values["guidance_embeds"].get<bool>() ? 3.5 : 0.0;
       own.given_embedders = is_given_;
+      if (find("forward.beside").defined()) {
+        const bool fills = values.value("out_channels", json()).is_number();
+        own.input = fills ? ShownInput::kFill : ShownInput::kReference;
+        config.compression = 2;
+      }
     } else {
       own.position_grid = values["pos_embed_max_size"];
       own.position_scale = static_cast<double>(own.position_grid) / 4.0;
@@ -109,6 +114,7 @@ class Fixture {
     conditions.text = find("forward.text").set_requires_grad(true);
     conditions.pooled = find("forward.pooled").set_requires_grad(true);
     conditions.given = find("forward.given");
+    conditions.beside = find("forward.beside");
     conditions.text_lengths = find("forward.text_lengths");
     if (const at::Tensor mask = find("forward.frame_mask"); mask.defined()) {
       conditions.frame_mask = mask.to(at::kBool);
@@ -202,8 +208,9 @@ TEST_P(MMDiTTest, ForwardAndGradientsAreThoseOfDiffusers) {
 
 INSTANTIATE_TEST_SUITE_P(Models, MMDiTTest,
                          testing::Values("mmdit_sd3", "mmdit_sd35", "mmdit_flux", "mmdit_flux_dev",
-                                         "mmdit_given", "mmdit_hunyuan",
-                                         "mmdit_hunyuan_undistilled", "mmdit_hunyuan_heads"));
+                                         "mmdit_given", "mmdit_flux_fill", "mmdit_flux_kontext",
+                                         "mmdit_hunyuan", "mmdit_hunyuan_undistilled",
+                                         "mmdit_hunyuan_heads"));
 
 /// A small model of one's own, whose captions are read without their padding.
 ModelConfig own_text(const std::string& architecture) {
@@ -348,6 +355,31 @@ TEST(MMDiTTest, RefusesWhatDoesNotFit) {
                 x_t = at::zeros({2, 3, 20, 8}, at::kFloat);
               }),
               HasSubstr("has positions for 9 x 9 patches"));
+}
+
+TEST(MMDiTTest, PicturesOfAnotherShapeAreRefused) {
+  for (const char* const name : {"mmdit_flux_fill", "mmdit_flux_kontext"}) {
+    SCOPED_TRACE(name);
+    const Fixture fixture(name);
+    MMDiT model(fixture.config());
+    set_weights(model, fixture, fixture.naming(model.config()));
+    const auto refused = [&](const at::Tensor& beside) {
+      diffusion::Conditions conditions = fixture.conditions();
+      conditions.beside = beside;
+      return error_of(ErrorKind::kShape, [&] {
+        return model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), conditions);
+      });
+    };
+    const bool fills = std::string(name) == "mmdit_flux_fill";
+    const char* const what = fills ? "must have 7 channels" : "must have shape [2, 3, height";
+    EXPECT_THAT(refused({}), HasSubstr(what));
+    EXPECT_THAT(refused(fixture.find("forward.beside").narrow(1, 1, 2)), HasSubstr(what));
+    EXPECT_THAT(refused(fixture.find("forward.beside").narrow(2, 1, 3)), HasSubstr(what));
+  }
+  ModelConfig config = own_text("sd3");
+  config.transformer.input = ShownInput::kFill;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+              HasSubstr("SD3 has no use for model.input. Hint: leave it out; it is for Flux"));
 }
 
 /// Keys that a naming has for a model's parameters.

@@ -35,7 +35,8 @@ struct ClipCase {
   bool joint = false;        ///< text has a stream of its own
   int64_t parallel_depth = 0;
   bool second_attention = false;  ///< of the second block
-  bool has_words = false;         ///< tokens for an encoder of its own
+  ShownInput input = ShownInput::kPlain;
+  bool has_words = false;  ///< tokens for an encoder of its own
   int64_t text_tokens = 11;
   int64_t hidden = 144;
   int64_t heads = 2;
@@ -70,6 +71,7 @@ struct ClipCase {
       config.learn_sigma = false;
       config.transformer.parallel_depth = parallel_depth;
     }
+    config.transformer.input = input;
     if (has_words) {
       config.text_encoder = {.layers = 1, .width = 32, .heads = 2, .mlp = 48, .vocab = kWords};
     }
@@ -151,6 +153,20 @@ inline constexpr ClipCase kClipCases[] = {
      .embeds_given = true,
      .joint = true,
      .parallel_depth = 1},
+    {.name = "flux_fill",
+     .architecture = "flux",
+     .frames = 1,
+     .qk_norm = true,
+     .joint = true,
+     .parallel_depth = 1,
+     .input = ShownInput::kFill},
+    {.name = "flux_kontext",
+     .architecture = "flux",
+     .frames = 1,
+     .qk_norm = true,
+     .joint = true,
+     .parallel_depth = 1,
+     .input = ShownInput::kReference},
     {.name = "sd3_words", .architecture = "sd3", .frames = 1, .joint = true, .has_words = true},
     {.name = "flux_words",
      .architecture = "flux",
@@ -242,6 +258,13 @@ class RandomClips : public RandomModel {
       conditions.frame_mask =
           (at::arange(c.batch * c.frames).view({c.batch, c.frames}) % 3 != 0).to(device);
       conditions.given = inputs(x_t.sizes().vec());
+    }
+    if (c.input == ShownInput::kFill) {
+      conditions.beside =
+          inputs({c.batch, channels_beside(config), 1, config.height, config.width});
+    } else if (c.input == ShownInput::kReference) {  // of another size
+      conditions.beside =
+          inputs({c.batch, config.in_channels, config.height - c.patch, config.width - c.patch});
     }
     set_inputs(x_t, t, std::move(conditions), weighting);
   }
