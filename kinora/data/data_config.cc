@@ -414,13 +414,13 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
   fields
       .add("before", c.before,
            "Read the picture before it was changed from NAME.before.png beside NAME.jpg, a picture "
-           "of the same size: what a U-Net for editing learns to change.")
+           "of the same size: what a model for editing learns to change.")
       .check(kOfCaptions, may_lie_beside);
   fields
       .add("mask", c.mask,
            {{"false", MaskKind::kNone}, {"true", MaskKind::kFile}, {"drawn", MaskKind::kDrawn}},
            "true = read NAME.mask.png beside NAME.jpg, grey and of the same size; drawn = draw a "
-           "mask at random each time. A U-Net for inpainting learns to fill in what is white; of "
+           "mask at random each time. A model for inpainting learns to fill in what is white; of "
            "other models, which take files alone, the loss of a place is multiplied by the mask, "
            "white = 1.")
       .check(kOfCaptions, may_lie_beside)

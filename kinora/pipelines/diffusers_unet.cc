@@ -1,8 +1,5 @@
 #include "kinora/pipelines/diffusers_unet.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -421,20 +418,6 @@ void start_controls(const models::ModelConfig& model, checkpoint::LateTensors& t
       }
     }
   }
-}
-
-int64_t widen_input(const models::ModelConfig& model, checkpoint::LateTensors& tensors) {
-  const int64_t more = models::shape_of(model).channels_beside;
-  const auto found = tensors.find(kInputWeight);
-  if (more == 0 || found == tensors.end() || found->second.shape.size() != 4 ||
-      found->second.shape[1] != model.in_channels) {
-    return 0;
-  }
-  const at::Tensor weight = found->second.read_all();
-  std::vector<int64_t> sizes = weight.sizes().vec();
-  sizes[1] = more;
-  found->second = checkpoint::late_tensor(at::cat({weight, at::zeros(sizes, weight.options())}, 1));
-  return more;
 }
 
 std::string describe_control(const models::ModelConfig& model) {

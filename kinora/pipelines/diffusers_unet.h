@@ -16,9 +16,6 @@ namespace kinora::pipelines {
 inline constexpr const char* kUnetClass = "UNet2DConditionModel";
 inline constexpr const char* kControlClass = "ControlNetModel";
 
-/// The weight of a U-Net that reads x_t and what it is shown beside it.
-inline constexpr const char* kInputWeight = "conv_in.weight";
-
 /// The keys below model of a recipe that it gives, as JSON. kConfig, naming the key, for all that
 /// changes what is computed and that Kinora lacks.
 [[nodiscard]] std::string unet_keys(const DiffusersConfig& config);
@@ -37,12 +34,6 @@ inline constexpr const char* kInputWeight = "conv_in.weight";
 /// Where `tensors`, weights of a U-Net, lack those of the model's ControlNets: lets these begin as
 /// copies of the way down and the middle (ControlNetModel.from_unet), but for what a U-Net has not.
 void start_controls(const models::ModelConfig& model, checkpoint::LateTensors& tensors);
-
-/// Where `tensors`, weights of a U-Net that is shown nothing beside x_t, are to become the model's,
-/// which is: adds the channels that its first convolution reads besides, with weights of zero (as
-/// Rombach et al. 2022 and Brooks et al. 2023 did). Returns how many; 0: there was nothing to do.
-[[nodiscard]] int64_t widen_input(const models::ModelConfig& model,
-                                  checkpoint::LateTensors& tensors);
 
 /// The keys of config.json of a ControlNet of the model.
 [[nodiscard]] std::string describe_control(const models::ModelConfig& model);

@@ -63,7 +63,7 @@ void EncodeStage::encode_shown(data::Batch& batch, int64_t step) const {
     return;
   }
   batch.beside = inference::shown_beside(batch, input_, encoder_, device_);
-  if (input_ == models::ShownInput::kInpaint) {
+  if (models::fills_in(input_)) {
     batch.mask.reset();  // which weighs no loss
   }
   batch.before.reset();

@@ -21,6 +21,7 @@
 #include "kinora/optim/held_weights.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_unet.h"
+#include "kinora/pipelines/widened_input.h"
 #include "kinora/train/own_text_encoder.h"
 
 namespace kinora::train {
@@ -127,21 +128,23 @@ std::string choose_positions(inference::PositionChoice choice, const models::Mod
          list_names(changed, kNamesInMessage);
 }
 
-/// Lets a U-Net begin as one that is shown less. Returns what was done.
+/// Lets a model begin as one that is shown less. Returns what was done.
 std::string widen_input(const models::ModelConfig& config, nn::Module& model,
                         checkpoint::LateTensors& tensors) {
-  const int64_t more = pipelines::widen_input(config, tensors);
-  if (more == 0) {
+  const auto widened = pipelines::widen_input(config, tensors);
+  if (!widened) {
     return "";
   }
+  const std::string layer = widened->weight.substr(0, widened->weight.rfind('.'));
   for (const nn::NamedParameter& named : model.named_parameters()) {
-    KINORA_CHECK(named.path != pipelines::kInputWeight || !named.parameter->frozen, kConfig,
-                 "[finetune] ", named.path, " has weights of zero for ", more,
-                 " channels that the file's U-Net is not shown, but is frozen, so that they would "
-                 "never learn. Hint: name conv_in.* in finetune.train");
+    KINORA_CHECK(named.path != widened->weight || !named.parameter->frozen, kConfig, "[finetune] ",
+                 named.path, " has weights of zero for ", widened->channels,
+                 " channels that the file's model is not shown, but is frozen, so that they would "
+                 "never learn. Hint: name ",
+                 layer, ".* in finetune.train");
   }
-  return std::string(pipelines::kInputWeight) + " has weights of zero for " + std::to_string(more) +
-         " channels that the file's U-Net is not shown";
+  return widened->weight + " has weights of zero for " + std::to_string(widened->channels) +
+         " channels that the file's model is not shown";
 }
 
 /// "; LoRA of rank 8 on 56 linears, of rank 4 on 12 convolutions".

@@ -58,18 +58,18 @@ namespace {
 void check_pictures(const data::DataConfig& data, const models::ModelConfig& model,
                     std::string_view section) {
   const models::ModelShape shape = models::shape_of(model);
-  const bool fills_in = shape.input == models::ShownInput::kInpaint;
+  const bool fills_in = models::fills_in(shape.input);
   KINORA_CHECK(!fills_in || data.mask != data::MaskKind::kNone, kConfig, "[train] ", section,
                ".mask is false, but the model learns to fill in a part of a picture. Hint: ",
                section, ".mask=drawn, or true for NAME.mask.png beside each picture");
   KINORA_CHECK(fills_in || data.mask != data::MaskKind::kDrawn, kConfig, "[train] ", section,
                ".mask is drawn, but the input of the model is ", to_string(shape.input),
-               ", and masks are drawn for inpaint alone");
-  const bool edits = shape.input == models::ShownInput::kEdit;
+               ", and masks are drawn for inpaint and fill alone");
+  const bool edits = models::changes_picture(shape.input);
   KINORA_CHECK(data.before == edits, kConfig, "[train] ", section, ".before is ",
                data.before ? "true" : "false", ", but the input of the model is ",
                to_string(shape.input), ". Hint: ", section,
-               ".before=true is for a U-Net that changes pictures, edit");
+               ".before=true is for a model that changes pictures, edit or reference");
   KINORA_CHECK(shape.controls <= 1, kConfig,
                "[train] one ControlNet is trained at a time, but the model has ", shape.controls);
   KINORA_CHECK(data.control == (shape.controls == 1), kConfig, "[train] ", section, ".control is ",

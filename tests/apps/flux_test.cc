@@ -133,6 +133,128 @@ TEST_F(FluxTest, TheGuidanceScaleIsToldToTheModel) {
             read_image(folder() / "two/image-00000.png").pixels);
 }
 
+/// Fill and Kontext, which begin as Flux.
+class ShownFluxTest : public FluxTest {
+ protected:
+  ShownFluxTest() {
+    for (int i = 0; i < 8; ++i) {
+      write_picture(folder() / ("photos/" + std::to_string(i) + ".png"), i, 64, 64);
+      write_picture(folder() / ("photos/" + std::to_string(i) + ".before.png"), i + 20, 64, 64);
+    }
+    io::Image hole;
+    io::set_size(hole, 64, 64);
+    for (size_t i = 0; i < hole.pixels.size(); ++i) {
+      hole.pixels[i] = i < hole.pixels.size() / 2 ? 255 : 0;
+    }
+    io::write_png(folder() / "hole.png", hole);
+  }
+  [[nodiscard]] Arguments filling(const Arguments& more = {}) const {
+    return online(
+        joined({"model.input=fill", "data.mask=drawn", "finetune.train=[\"x_embedder.*\"]"}, more));
+  }
+  [[nodiscard]] Arguments changing(const Arguments& more = {}) const {
+    return online(joined({"model.input=reference", "data.before=true"}, more));
+  }
+  /// A folder of diffusers of that class around what a run learned, or around Flux' transformer.
+  [[nodiscard]] std::string pipeline_of(const std::string& class_name,
+                                        const std::string& run) const {
+    const fs::path made = folder() / (class_name + run);
+    fs::copy(kPipeline, made, fs::copy_options::recursive);
+    if (!run.empty()) {
+      (void)run_well({"convert", run_dir(run).string(), "--to", path("converted-" + run)});
+      fs::remove_all(made / "transformer");
+      fs::copy(folder() / ("converted-" + run) / "transformer", made / "transformer",
+               fs::copy_options::recursive);
+    }
+    auto index = nlohmann::json::parse(read_text(made / "model_index.json"));
+    index["_class_name"] = class_name;
+    write_text(made / "model_index.json", index.dump());
+    return made.string();
+  }
+};
+
+TEST_F(ShownFluxTest, LearnsToFillInAndToChangePictures) {
+  struct Case {
+    std::string name;
+    std::string pipeline;
+    Arguments own;
+    Arguments given;
+  };
+  const Arguments image = {"--image", path("photos/3.before.png")};
+  const std::vector<Case> cases = {
+      {"fill", "FluxFillPipeline", filling(), joined(image, {"--mask", path("hole.png")})},
+      {"reference", "FluxKontextPipeline", changing(), joined(image, {"--keep-image-size"})}};
+  train_well(run_dir("plain"), online({"train.steps=1"}));
+  for (const auto& [name, pipeline_class, own, given] : cases) {
+    SCOPED_TRACE(name);
+    const Arguments whole = joined(
+        own, {"train.steps=6", "train.global_batch=2", "checkpoint.every=3", "data.validation=2",
+              "validation.every=3", "validation.bands=2", "sample.every=6"});
+    train_well(run_dir(name), whole);
+    EXPECT_TRUE(fs::exists(run_dir(name) / "samples/step-6.png"));
+    const std::vector<LogLine> log = read_log(run_dir(name));
+    EXPECT_LT(log[5].at("validation_raw"), log[2].at("validation_raw"));
+    train_well(run_dir(name + "-parts"), joined(whole, {"train.steps=3"}));
+    train_well(run_dir(name + "-parts"), joined(whole, {"--resume", "auto"}));
+    expect_same_state(run_dir(name) / "checkpoints/step-6",
+                      run_dir(name + "-parts") / "checkpoints/step-6");
+    expect_same_log(run_dir(name), run_dir(name + "-parts"), 6);
+    const io::Image by_run =
+        drawn(joined({"--run", run_dir(name).string()}, given), name + "-by-run");
+    const io::Image by_pipeline =
+        drawn(joined({"--model", pipeline_of(pipeline_class, name), "--height", "64", "--width",
+                      "64", "--guidance", "1"},
+                     given),
+              name + "-by-pipeline");
+    EXPECT_EQ(by_run.pixels, by_pipeline.pixels);
+  }
+  // The new channels of Fill add nothing to begin with.
+  const Outcome start = train(run_dir("first"), filling({"train.steps=1"}));
+  ASSERT_EQ(start.exit_code, 0) << start.err;
+  EXPECT_THAT(start.err, HasSubstr("x_embedder.proj.weight has weights of zero for 68 channels"));
+  EXPECT_NEAR(read_log(run_dir("first"))[0].at("loss"), read_log(run_dir("plain"))[0].at("loss"),
+              1e-6);
+}
+
+TEST_F(ShownFluxTest, WhatIsMissingOrDoesNotFitIsNamed) {
+  const auto training = [&](const Arguments& arguments) {
+    return train(run_dir("bad"), arguments).err;
+  };
+  EXPECT_THAT(training(filling({"data.mask=false"})),
+              HasSubstr("data.mask is false, but the model learns to fill in"));
+  EXPECT_THAT(training(changing({"data.before=false"})),
+              HasSubstr("data.before is false, but the input of the model is reference"));
+  EXPECT_THAT(training(filling({"finetune.train=[]"})),
+              HasSubstr("Hint: name x_embedder.proj.* in finetune.train"));
+
+  const auto drawing = [&](const std::string& folder, const Arguments& more) {
+    return run_kinora(joined({"sample", "--model", folder, "--height", "64", "--width", "64",
+                              "--prompt", "a", "--device", "cpu", "--out", path("none")},
+                             more),
+                      this->folder())
+        .err;
+  };
+  const std::string kontext = pipeline_of("FluxKontextPipeline", "");
+  const Arguments image = {"--image", path("photos/3.png")};
+  EXPECT_THAT(drawing(kontext, {}), HasSubstr("changes a given picture. Hint: --image FILE"));
+  for (const Arguments& more : {Arguments{"--mask", path("hole.png")}, {"--strength", "0.5"}}) {
+    EXPECT_THAT(drawing(kontext, joined(image, more)),
+                HasSubstr("--mask, --strength and --latents are for others"));
+  }
+  EXPECT_THAT(drawing(kPipeline.string(), joined(image, {"--keep-image-size"})),
+              HasSubstr("--keep-image-size is for models that are shown a picture as tokens"));
+  const std::string fill = pipeline_of("FluxFillPipeline", "");
+  fs::remove_all(fs::path(fill) / "transformer");
+  fs::copy(source_path("tests/inference/data/flux_pictures/fill"), fs::path(fill) / "transformer",
+           fs::copy_options::recursive);
+  EXPECT_THAT(drawing(fill, {}), HasSubstr("Hint: --image FILE --mask FILE"));
+  EXPECT_THAT(drawing(fill, image), HasSubstr("fills in a part of a picture. Hint: --mask FILE"));
+  write_picture(folder() / "small.png", 1, 32, 64);
+  EXPECT_THAT(
+      drawing(fill, joined(image, {"--mask", path("small.png")})),
+      AllOf(HasSubstr("small.png must have the size of"), HasSubstr("64 x 64, got 64 x 32")));
+}
+
 // Whole weights, through the folder of diffusers' transformer and back.
 TEST_F(FluxTest, ConvertsToDiffusersAndBack) {
   (void)run_well(
