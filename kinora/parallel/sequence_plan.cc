@@ -84,6 +84,9 @@ class Costs {
       if (has_rings && !facts_.reads_padding) {
         return "rings read all tokens of all captions";
       }
+      if (has_rings && facts_.has_pictures) {
+        return "rings need tokens that divide, and pictures of any size are among them";
+      }
       if (has_rings && (facts_.num_frames * facts_.tokens_a_frame % facts_.ranks != 0 ||
                         facts_.text_tokens % facts_.ranks != 0)) {
         return "the tokens do not divide, as rings of text and image need";

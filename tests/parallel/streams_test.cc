@@ -214,6 +214,11 @@ TEST(StreamsTest, SchemesThatCannotAreNamed) {
   facts.tokens_a_frame = 16;
   facts.text_tokens = 8;
   EXPECT_EQ(plan_sequence(facts).scheme, SequenceScheme::kRing);
+  facts.has_pictures = true;
+  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { (void)plan_sequence(facts); })
+                .find("pictures of any size are among them"),
+            std::string::npos);
+  facts.has_pictures = false;
   facts.reads_padding = false;
   EXPECT_NE(error_of(ErrorKind::kConfig, [&] { (void)plan_sequence(facts); })
                 .find("rings read all tokens of all captions"),
