@@ -10,6 +10,8 @@ at::Tensor transposed(const at::Tensor& values, int64_t head, int64_t columns) {
       .reshape(values.sizes());
 }
 
+constexpr int64_t kKinds = 3;  // queries, keys, values
+
 }  // namespace
 
 at::Tensor half_split(const at::Tensor& values, int64_t head) {
@@ -18,6 +20,18 @@ at::Tensor half_split(const at::Tensor& values, int64_t head) {
 
 at::Tensor interleaved(const at::Tensor& values, int64_t head) {
   return transposed(values, head, head / 2);
+}
+
+at::Tensor packed_by_head(const at::Tensor& values, int64_t head) {
+  return values.reshape({kKinds, -1, head, values.numel() / values.size(0)})
+      .transpose(0, 1)
+      .reshape(values.sizes());
+}
+
+at::Tensor packed_by_kind(const at::Tensor& values, int64_t head) {
+  return values.reshape({-1, kKinds, head, values.numel() / values.size(0)})
+      .transpose(0, 1)
+      .reshape(values.sizes());
 }
 
 }  // namespace kinora::checkpoint

@@ -32,12 +32,14 @@ LateTensor with_halves_swapped(const LateTensor& whole) {
   return tensor;
 }
 
-/// The same with its heads half-split.
-LateTensor with_heads_split(const LateTensor& whole, int64_t head) {
+/// The same with the rows of heads of so many in the order that `ordered` gives them.
+LateTensor with_heads(const LateTensor& whole, int64_t head,
+                      at::Tensor (*ordered)(const at::Tensor& values, int64_t head)) {
   LateTensor tensor = whole;
   tensor.reads_rows = false;
-  tensor.read = [read = whole.read, head, rows = whole.rows()](int64_t begin, int64_t end) {
-    return half_split(read(0, rows), head).narrow(0, begin, end - begin);
+  tensor.read = [read = whole.read, head, ordered, rows = whole.rows()](int64_t begin,
+                                                                        int64_t end) {
+    return ordered(read(0, rows), head).narrow(0, begin, end - begin);
   };
   return tensor;
 }
@@ -99,13 +101,16 @@ LateTensors take_renamed(LateTensors& tensors, const nn::Naming& naming) {
     if (name.swaps_halves) {
       tensor = with_halves_swapped(tensor);
     }
+    if (name.packed_head > 0) {
+      tensor = with_heads(tensor, name.packed_head, packed_by_head);
+    }
     if (!name.shape.empty()) {
       tensor = with_shape(std::move(tensor), name.shape);
     }
     for (size_t part = 0; part < name.keys.size(); ++part) {
       LateTensor own = part_of(tensor, nn::rows_of_key(name, part, tensor.rows()));
       if (name.split_head > 0 && part < name.num_split) {
-        own = with_heads_split(own, name.split_head);
+        own = with_heads(own, name.split_head, half_split);
       }
       renamed.emplace(name.keys[part], std::move(own));
     }

@@ -353,8 +353,9 @@ class Placer {
                  ", ", change.row_elements(), "] weights, but ", rows.path, " is ",
                  at::IntArrayRef(shape),
                  parts > 1 ? " for " + std::to_string(parts) + " of these" : "");
-    KINORA_CHECK(!rows.name.swaps_halves, kIo, "[lora] ", origin_, ": ", change.name, " changes ",
-                 rows.path, ", whose rows lie in another order there, which Kinora lacks");
+    KINORA_CHECK(!rows.name.swaps_halves && rows.name.packed_head == 0, kIo, "[lora] ", origin_,
+                 ": ", change.name, " changes ", rows.path,
+                 ", whose rows lie in another order there, which Kinora lacks");
     if (rows.name.moves_rows(rows.part)) {
       change = with_rows(std::move(change), [&rows](const at::Tensor& theirs) {
         return interleaved(theirs, rows.name.split_head);
@@ -541,7 +542,7 @@ Adapter renamed(const Adapter& adapter, const nn::Naming& other) {
       continue;
     }
     const nn::OtherName& name = name_of(path);
-    KINORA_CHECK(!name.swaps_halves, kConfig, "[lora] ", path,
+    KINORA_CHECK(!name.swaps_halves && name.packed_head == 0, kConfig, "[lora] ", path,
                  " has its rows in another order there, which Kinora lacks for updates. Hint: "
                  "write the file with our names");
     // What was read under such names changes the rows of some keys only.

@@ -55,6 +55,9 @@ struct Stored {
   const io::TorchTensor* view = nullptr;   // else, or null
   const io::GgufTensor* blocks = nullptr;  // else, or null
   int64_t split_head = 0;                  // rows of a head that lie half-split; 0: in our order
+  int64_t packed_head = 0;                 // of queries, keys and values, head by head; 0: likewise
+
+  [[nodiscard]] bool is_in_order() const { return split_head == 0 && packed_head == 0; }
 };
 
 Stored stored(const io::SafetensorsTensor& tensor) {
@@ -125,6 +128,9 @@ at::Tensor borrowed(const Stored& tensor) {
 /// In our order.
 at::Tensor ordered(const Stored& part) {
   const at::Tensor values = borrowed(part);
+  if (part.packed_head > 0) {
+    return packed_by_kind(values, part.packed_head);
+  }
   return part.split_head == 0 ? values : interleaved(values, part.split_head);
 }
 
@@ -280,7 +286,7 @@ LateTensors WeightsFile::tensors() const {
   LateTensors tensors;
   for (const auto& [name, parts] : content_->tensors) {
     const bool is_mapped = parts.size() == 1 && parts.front().view == nullptr &&
-                           parts.front().blocks == nullptr && parts.front().split_head == 0;
+                           parts.front().blocks == nullptr && parts.front().is_in_order();
     tensors[name] = {
         .type = device::scalar_type(parts.front().dtype),
         .shape = joined_shape(parts),
@@ -334,6 +340,14 @@ void WeightsFile::rename(const nn::Naming& naming) {
                    " must be whole heads of ", name.split_head, ", an even number, got shape ",
                    at::IntArrayRef(parts[part].shape));
       parts[part].split_head = name.split_head;
+    }
+    if (name.packed_head > 0) {
+      const int64_t rows = parts.front().shape.empty() ? 0 : parts.front().shape.front();
+      KINORA_CHECK(parts.size() == 1 && rows > 0 && rows % (3 * name.packed_head) == 0, kIo,
+                   "[weights] ", path_, ": the rows of ", name.keys.front(),
+                   " must be queries, keys and values of whole heads of ", name.packed_head,
+                   ", got shape ", at::IntArrayRef(parts.front().shape));
+      parts.front().packed_head = name.packed_head;
     }
     if (name.swaps_halves) {
       parts = halves_swapped(parts.front(), path_, name.keys.front());

@@ -492,7 +492,15 @@ std::deque<Family> make_families() {
                                      .resnets = 2,
                                      .depths = {0, 1, 1, 1},
                                      .middle_depth = 1,
-                                     .heads = {1, 1, 1, 1}}}}}}),
+                                     .heads = {1, 1, 1, 1}}}},
+                          // Table 12 there, of CelebA-HQ, FFHQ and LSUN's bedrooms: told nothing.
+                          {"CelebAHQ",
+                           {.unet = {.attends = UnetAttends::kPlaces,
+                                     .channels = {224, 448, 672, 896},
+                                     .resnets = 2,
+                                     .depths = {0, 1, 1, 1},
+                                     .middle_depth = 1,
+                                     .heads = {7, 14, 21, 28}}}}}}),
   };
 }
 

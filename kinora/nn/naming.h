@@ -25,10 +25,14 @@ struct OtherName {
   /// together, in place of our 2 d and 2 d + 1. 0: all lie as ours.
   int64_t split_head = 0;
   size_t num_split = 0;
+  /// Rows of a head, where the one key's tensor has those of a head's queries, keys and values
+  /// together, head by head; ours has all queries, then all keys, then all values. 0: it has them
+  /// as ours.
+  int64_t packed_head = 0;
 
   /// Whether keys[part] has our rows in another order.
   [[nodiscard]] bool moves_rows(size_t part) const {
-    return swaps_halves || (split_head > 0 && part < num_split);
+    return swaps_halves || packed_head > 0 || (split_head > 0 && part < num_split);
   }
 };
 

@@ -55,6 +55,7 @@ struct LevelMacs {
   double text_tokens;
   double text_channels;
   double time_width;
+  UnetAttends attends;
 
   [[nodiscard]] double conv(int64_t in, int64_t out, int64_t side = 3) const {
     return places * as_real(in * out * side * side);
@@ -63,18 +64,30 @@ struct LevelMacs {
     return conv(in, out) + conv(out, out) + (in == out ? 0.0 : conv(in, out, 1)) +
            time_width * as_real(out);
   }
-  /// Its blocks alone.
-  [[nodiscard]] double transformer_blocks(int64_t channels, int64_t depth) const {
+  /// Of places to each other.
+  [[nodiscard]] double self_attention(int64_t channels) const {
     const double c = as_real(channels);
-    const double self = 4 * places * c * c + 2 * places * places * c;
+    return 4 * places * c * c + 2 * places * places * c;
+  }
+  /// The blocks of transformers alone.
+  [[nodiscard]] double transformer_blocks(int64_t channels, int64_t depth) const {
+    if (attends == UnetAttends::kPlaces) {
+      return 0.0;
+    }
+    const double c = as_real(channels);
+    const double self = self_attention(channels);
     const double cross =
         2 * places * c * c + 2 * text_tokens * text_channels * c + 2 * places * text_tokens * c;
     const double mlp = 12 * places * c * c;
     return as_real(depth) * (self + cross + mlp);
   }
-  [[nodiscard]] double transformer(int64_t channels, int64_t depth) const {
+  /// All that attends.
+  [[nodiscard]] double attention(int64_t channels, int64_t depth) const {
     const double c = as_real(channels);
-    return depth == 0 ? 0.0 : 2 * places * c * c + transformer_blocks(channels, depth);
+    return depth == 0 ? 0.0
+           : attends == UnetAttends::kPlaces
+               ? self_attention(channels)
+               : 2 * places * c * c + transformer_blocks(channels, depth);
   }
 };
 
@@ -82,7 +95,7 @@ LevelMacs macs_at(const ModelConfig& config, int64_t level) {
   const UnetConfig& own = config.unet;
   return {as_real(halved(config.height, level) * halved(config.width, level)),
           own.classes == UnetClasses::kNone ? as_real(config.text_tokens) : 1.0,
-          as_real(config.text_channels), as_real(own.time_width())};
+          as_real(config.text_channels), as_real(own.time_width()), own.attends};
 }
 
 void check_lists(const UnetConfig& own) {
@@ -103,9 +116,37 @@ void check_lists(const UnetConfig& own) {
   }
 }
 
+/// Of a U-Net that attends to places alone.
+void check_places(const ModelConfig& config) {
+  const UnetConfig& own = config.unet;
+  KINORA_CHECK(own.classes != UnetClasses::kToken, kConfig,
+               "[unet] model.unet.classes must be none or time with model.unet.attends=places, "
+               "where nothing reads a token, got token");
+  KINORA_CHECK(config.text_channels == 0, kConfig,
+               "[unet] model.text_channels must be 0 with model.unet.attends=places, got ",
+               config.text_channels);
+  const int64_t deepest = std::max(std::ranges::max(own.depths), own.middle_depth);
+  KINORA_CHECK(deepest <= 1, kConfig,
+               "[unet] model.unet.depths and middle_depth must be 0 or 1 with "
+               "model.unet.attends=places, got ",
+               deepest);
+  KINORA_CHECK(own.controls == 0, kConfig,
+               "[unet] ControlNets (model.unet.controls) are there for U-Nets that are told "
+               "captions, got ",
+               own.controls);
+}
+
 void check_classes(const ModelConfig& config) {
   const UnetConfig& own = config.unet;
   const bool reads_labels = family_of(config).conditions.labels;
+  const bool is_of_places = own.attends == UnetAttends::kPlaces;
+  KINORA_CHECK(reads_labels || !is_of_places, kConfig,
+               "[unet] model.unet.attends must be captions for ", name_of(config),
+               ", got places. Hint: model.architecture=class_unet");
+  if (is_of_places) {
+    check_places(config);
+    return;
+  }
   KINORA_CHECK(reads_labels == (own.classes != UnetClasses::kNone), kConfig,
                "[unet] model.unet.classes must be ", reads_labels ? "token or time" : "none",
                " for ", name_of(config), ", got ", to_string(own.classes),
@@ -133,9 +174,9 @@ void fill(std::vector<T>& list, const std::vector<T>& published) {
 
 Unet::Unet(const ModelConfig& config)
     : Model(config),
-      null_text(config.pooled_channels > 0 || config.unet.classes != UnetClasses::kNone
-                    ? at::Tensor()
-                    : at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
+      null_text(config.takes_text() && config.pooled_channels == 0
+                    ? at::zeros({config.text_tokens, config.text_channels}, at::kFloat)
+                    : at::Tensor()),
       conv_in(unet_conv(config.in_channels + config.unet.channels_beside(config.in_channels),
                         config.unet.channels.front())),
       time_embedding(config.unet.channels.front(), config.unet.time_width()),
@@ -379,6 +420,11 @@ void Unet::resolve(ModelConfig& config, const ModelConfig& published) {
   own.size_channels = own.size_channels == 0 ? given.size_channels : own.size_channels;
   own.reads_score |= given.reads_score;
   own.classes = own.classes == UnetClasses::kNone ? given.classes : own.classes;
+  own.attends = own.attends == UnetAttends::kCaptions ? given.attends : own.attends;
+  if (own.is_unconditional()) {
+    config.num_classes = 1;  // all samples are of one
+    config.class_names.clear();
+  }
   check_own_keys(config);
   KINORA_CHECK(config.transformer == TransformerConfig{}, kConfig, "[model] ",
                family_of(config).name,
@@ -433,13 +479,13 @@ double Unet::macs(const ModelConfig& config) {
     double sum = 0.0;
     for (const int64_t in : inputs) {
       sum += at_level(level).resnet(in, own.channels[level]) +
-             at_level(level).transformer(own.channels[level], own.depths[level]);
+             at_level(level).attention(own.channels[level], own.depths[level]);
     }
     return sum;
   };
   const LevelMacs deepest = at_level(own.levels() - 1);
   const int64_t last = own.channels.back();
-  double down = 2 * deepest.resnet(last, last) + deepest.transformer(last, own.middle_depth);
+  double down = 2 * deepest.resnet(last, last) + deepest.attention(last, own.middle_depth);
   double up = 0.0;
   double of_places = deepest.conv(last, last, 1);  // the convolutions behind a ControlNet
   for (int64_t level = 0; level < own.levels(); ++level) {
@@ -514,10 +560,10 @@ void Unet::check_inputs(const at::Tensor& x_t, const at::Tensor& t,
   }
   KINORA_CHECK(t.dim() == 1 && t.size(0) == batch && t.scalar_type() == at::kFloat, kShape,
                "[unet] t must be float32 [", batch, "], got ", t.scalar_type(), " ", t.sizes());
-  if (reads_labels()) {
-    check_labels(conditions.labels, batch);
-  } else {
+  if (!reads_labels()) {
     check_captions(conditions, batch);
+  } else if (!config().unet.is_unconditional()) {
+    check_labels(conditions.labels, batch);
   }
 }
 
@@ -559,8 +605,9 @@ void Unet::check_captions(const diffusion::Conditions& conditions, int64_t batch
 }
 
 at::Tensor Unet::embed_time(const at::Tensor& t) const {
-  return time_embedding.forward(
-      unet_sinusoids(t * config().time_scale, config().unet.channels.front()));
+  const UnetConfig& own = config().unet;
+  return time_embedding.forward(unet_sinusoids(t * config().time_scale, own.channels.front(),
+                                               own.time_shift, own.sines_first));
 }
 
 at::Tensor Unet::with_added(const at::Tensor& time, const diffusion::Conditions& conditions) const {
@@ -571,6 +618,9 @@ at::Tensor Unet::with_added(const at::Tensor& time, const diffusion::Conditions&
 }
 
 at::Tensor Unet::read_text(const diffusion::Conditions& conditions) const {
+  if (config().unet.attends == UnetAttends::kPlaces) {
+    return {};
+  }
   if (class_token) {
     return class_token->forward(conditions.labels).unsqueeze(1);
   }

@@ -37,7 +37,7 @@ struct UnetBlockLayers {
 ///
 /// With UnetConfig::classes it reads labels in the place of captions, of which num_classes is the
 /// null class. Then class_token.weight or, as diffusers has it, class_embedding.weight holds their
-/// vectors.
+/// vectors. With UnetAttends::kPlaces it is diffusers' UNet2DModel, which may be told nothing.
 ///
 /// A block, that is what recomputation and buckets count, is a residual block with what attends
 /// behind it and, at the end of a level, the change of size; the middle is one.
@@ -76,7 +76,8 @@ class Unet : public Model {
                                             const diffusion::Conditions& conditions) override;
 
  private:
-  /// Needs text, or tokens where it has a text encoder, or labels, and what UnetConfig::input says.
+  /// Needs text, or tokens where it has a text encoder, or labels, unless it is unconditional, and
+  /// what UnetConfig::input says.
   /// x_t: [B, C, H, W].
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
@@ -122,7 +123,11 @@ class Unet : public Model {
                                       const diffusion::Conditions& conditions) const;
 
   [[nodiscard]] bool has_text_encoder() const { return text_encoder || clip; }
-  [[nodiscard]] bool reads_labels() const { return config().unet.classes != UnetClasses::kNone; }
+  /// Or nothing, as an unconditional one.
+  [[nodiscard]] bool reads_labels() const {
+    return config().unet.classes != UnetClasses::kNone ||
+           config().unet.attends == UnetAttends::kPlaces;
+  }
   void make_buckets();
   void place_layers();
 

@@ -17,7 +17,7 @@ std::vector<at::Tensor> UnetBlocks::run(std::vector<at::Tensor> streams, const U
     UnetReads here = reads;
     if (in.size() > num_streams) {
       here.time = in[num_streams];
-      here.text = in[num_streams + 1];
+      here.text = in.size() > num_streams + 1 ? in[num_streams + 1] : at::Tensor();
     }
     return body(num_streams == 1 ? in[0] : at::cat({in[0], in[1]}, 1), here);
   };
@@ -29,7 +29,10 @@ std::vector<at::Tensor> UnetBlocks::run(std::vector<at::Tensor> streams, const U
   }
   std::vector<at::Tensor> shared;
   if (reads.time.defined()) {
-    shared = {reads.time.view_as(reads.time), reads.text.view_as(reads.text)};
+    shared = {reads.time.view_as(reads.time)};
+    if (reads.text.defined()) {
+      shared.push_back(reads.text.view_as(reads.text));
+    }
   }
   const ops::OverwriteGradients of_blocks(overwrites_);
   return run_block(whole, std::move(streams), shared, number < recompute_, hook_,

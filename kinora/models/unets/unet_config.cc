@@ -17,6 +17,16 @@ const char* to_string(UnetClasses classes) {
   KINORA_UNREACHABLE("[unet] unknown kind of classes");
 }
 
+const char* to_string(UnetAttends attends) {
+  switch (attends) {
+    case UnetAttends::kCaptions:
+      return "captions";
+    case UnetAttends::kPlaces:
+      return "places";
+  }
+  KINORA_UNREACHABLE("[unet] unknown attention");
+}
+
 std::optional<UnetChannels> unet_channels(int64_t in, int64_t out) {
   for (const ShownInput input : {ShownInput::kPlain, ShownInput::kInpaint, ShownInput::kEdit}) {
     if (out > 0 && in == out + UnetConfig{.input = input}.channels_beside(out)) {
@@ -63,7 +73,13 @@ void describe(Fields& fields, UnetConfig& config) {
       "class_unet: what becomes of the learned vector of a sample's class: token = it is all "
       "that attention to captions reads (latent diffusion), time = it is added to the "
       "embedded time (diffusers' num_class_embeds), and attention to captions reads zeros; "
-      "none = by name.");
+      "none = by name, or with attends = places nobody tells it one.");
+  fields.add("attends", config.attends,
+             {{to_string(UnetAttends::kCaptions), UnetAttends::kCaptions},
+              {to_string(UnetAttends::kPlaces), UnetAttends::kPlaces}},
+             "class_unet: places = places attend to each other alone, once behind a residual block "
+             "(latent diffusion's faces and rooms, DDPM; depths are 0 or 1, text_channels 0); "
+             "captions = as in Stable Diffusion.");
   fields.add("channels", config.channels,
              "unet: width of each level, from the finest, multiples of norm_groups; [] = by name.",
              between(1, 65536));
@@ -84,6 +100,14 @@ void describe(Fields& fields, UnetConfig& config) {
              between(1, 4096));
   fields.add("norm_epsilon", config.norm_epsilon,
              "unet: what is added to the variance in norms of residual blocks.", above(0, 1));
+  fields.add("sines_first", config.sines_first,
+             "unet: of the time's sinusoids, else cosines (flip_sin_to_cos of diffusers).");
+  fields.add("time_shift", config.time_shift,
+             "unet: their periods go to 10000 in so many fewer steps (freq_shift of diffusers).",
+             between(0, 1));
+  fields.add("pads_behind", config.pads_behind,
+             "unet: where sizes halve, zeros lie behind the last row and column alone "
+             "(downsample_padding 0 of diffusers).");
   fields.add("linear_projection", config.linear_projection,
              "unet: files of diffusers have linears around attention (SD 2, SDXL), else "
              "convolutions of one place.");

@@ -21,6 +21,14 @@ enum class UnetClasses {
 
 [[nodiscard]] const char* to_string(UnetClasses classes);
 
+/// What a U-Net attends to, behind residual blocks of the levels where it does.
+enum class UnetAttends {
+  kCaptions,  ///< places to each other, then to captions: blocks of transformers
+  kPlaces,    ///< places to each other alone (Ho et al. 2020): one attention and no MLP
+};
+
+[[nodiscard]] const char* to_string(UnetAttends attends);
+
 /// What the channels of a file, in and out, say of its U-Net.
 struct UnetChannels {
   int64_t drawn = 0;  ///< ModelConfig::in_channels
@@ -53,6 +61,7 @@ struct IpAdapterConfig {
 struct UnetConfig {
   ShownInput input = ShownInput::kPlain;
   UnetClasses classes = UnetClasses::kNone;
+  UnetAttends attends = UnetAttends::kCaptions;
   std::vector<int64_t> channels = {};  ///< width of each level
   int64_t resnets = 0;                 ///< residual blocks of a level; on its way up one more
   /// Transformer blocks behind each residual block of a level, 0: none attends there.
@@ -60,7 +69,12 @@ struct UnetConfig {
   int64_t middle_depth = 0;  ///< likewise between the ways, where there is one residual block
   std::vector<int64_t> heads = {};  ///< of attention; the last also of the middle
   int64_t norm_groups = 32;         ///< of every group norm
-  double norm_epsilon = 1e-5;       ///< of the residual blocks' norms and the last one
+  double norm_epsilon = 1e-5;       ///< of the residual blocks' norms, the last one and kPlaces'
+  bool sines_first = false;         ///< of the time's sinusoids; else cosines
+  int64_t time_shift = 0;           ///< their periods go to 10000 in count / 2 - time_shift steps
+  /// Where a level halves its size zeros lie behind the last row and column alone, else also before
+  /// the first.
+  bool pads_behind = false;
   bool linear_projection =
       false;  ///< diffusers' files have linears around attention, not convolutions
   /// With ModelConfig::pooled_channels: sinusoids of each number that says how large a picture was
@@ -75,6 +89,10 @@ struct UnetConfig {
   IpAdapterConfig ip_adapter = {};
 
   [[nodiscard]] bool operator==(const UnetConfig&) const = default;
+  /// It draws by itself: nobody tells it captions or classes, and labels are not read.
+  [[nodiscard]] bool is_unconditional() const {
+    return attends == UnetAttends::kPlaces && classes == UnetClasses::kNone;
+  }
   [[nodiscard]] int64_t levels() const { return static_cast<int64_t>(channels.size()); }
   /// Residual blocks of both ways and of the middle, which counts as one; of ControlNets those of
   /// their one way and middle.

@@ -19,10 +19,12 @@
 #include <utility>
 #include <variant>
 
+#include "kinora/ops/attention.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/ops/linear_weights.h"
 #include "kinora/ops/parameter.h"
+#include "kinora/ops/token_attention.h"
 #include "kinora/ops/unet_parts.h"
 
 namespace kinora::models {
@@ -38,9 +40,12 @@ nn::Init uniform(int64_t in_features) {
   return {nn::Init::Kind::kUniform, 1.0 / std::sqrt(static_cast<double>(in_features))};
 }
 
-nn::ConvShape halving(int64_t channels) {
+nn::ConvShape halving(int64_t channels, const UnetConfig& config) {
   nn::ConvShape shape = unet_conv(channels, channels);
   shape.stride = {2, 2};
+  if (config.pads_behind) {
+    shape.padding = {{0, 1}, {0, 1}};
+  }
   return shape;
 }
 
@@ -389,16 +394,49 @@ at::Tensor UnetTransformer::forward(const at::Tensor& x, const UnetReads& reads)
   return tapped(x + places.permute({0, 3, 1, 2}));
 }
 
+UnetPlaceAttention::UnetPlaceAttention(int64_t channels, int64_t heads, const UnetConfig& config)
+    : group_norm(config.norm_groups, channels, config.norm_epsilon),
+      qkv(channels, 3 * channels, uniform(channels)),
+      to_out(channels, channels, nn::Init::zero()),
+      heads_(heads) {
+  add_child("group_norm", group_norm);
+  add_child("qkv", qkv);
+  add_child("to_out.0", to_out);
+}
+
+at::Tensor UnetPlaceAttention::forward(const at::Tensor& x) const {
+  const at::Tensor packed =
+      qkv.forward(group_norm.forward(x).flatten(2).transpose(1, 2));  // [B, N, 3 C]
+  const at::Tensor attended =
+      kernels() == nullptr
+          ? ops::attention(packed, heads_)
+          : ops::self_attention(*kernels(), packed.unsqueeze(2), heads_, {}).squeeze(2);
+  const at::Tensor places = to_out.forward(attended).unflatten(1, {x.size(2), x.size(3)});
+  return tapped(x + places.permute({0, 3, 1, 2}));
+}
+
 UnetUnit::UnetUnit(int64_t in_channels, int64_t out_channels, const UnetConfig& config,
                    int64_t text_channels, int64_t heads, int64_t depth)
     : resnet(in_channels, out_channels, config) {
-  if (depth > 0) {
+  if (depth > 0 && config.attends == UnetAttends::kPlaces) {
+    place_attention.emplace(out_channels, heads, config);
+  } else if (depth > 0) {
     attention.emplace(out_channels, text_channels, heads, depth, config.norm_groups);
   }
 }
 
+nn::Module* UnetUnit::attending() {
+  if (place_attention) {
+    return &*place_attention;
+  }
+  return attention ? &*attention : nullptr;
+}
+
 at::Tensor UnetUnit::forward(const at::Tensor& x, const UnetReads& reads) const {
   const at::Tensor h = resnet.forward(x, reads);
+  if (place_attention) {
+    return place_attention->forward(h);
+  }
   return attention ? attention->forward(h, reads) : h;
 }
 
@@ -409,12 +447,12 @@ UnetLevel::UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels,
     units_.push_back(std::make_unique<UnetUnit>(in, channels, config, text_channels, heads, depth));
     const std::string number = std::to_string(units_.size() - 1);
     add_child("resnets." + number, units_.back()->resnet);
-    if (units_.back()->attention) {
-      add_child("attentions." + number, *units_.back()->attention);
+    if (nn::Module* attending = units_.back()->attending()) {
+      add_child("attentions." + number, *attending);
     }
   }
   if (next == Next::kHalf) {
-    resample_.emplace(halving(channels));
+    resample_.emplace(halving(channels, config));
     add_child("downsamplers.0.conv", *resample_);
   } else if (next == Next::kDouble) {
     resample_.emplace(unet_conv(channels, channels));
@@ -442,8 +480,8 @@ UnetMiddle::UnetMiddle(const UnetConfig& config, int64_t text_channels)
             config.heads.back(), config.middle_depth),
       second(config.channels.back(), config.channels.back(), config) {
   add_child("resnets.0", first.resnet);
-  if (first.attention) {
-    add_child("attentions.0", *first.attention);
+  if (nn::Module* attending = first.attending()) {
+    add_child("attentions.0", *attending);
   }
   add_child("resnets.1", second);
 }
@@ -458,12 +496,15 @@ nn::ConvShape unet_conv(int64_t in_channels, int64_t out_channels) {
   return shape;
 }
 
-at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count) {
+at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count, int64_t shift,
+                          bool sines_first) {
   const int64_t half = count / 2;
-  const at::Tensor frequencies = at::exp(at::arange(half, numbers.options()) *
-                                         (-std::log(kMaxPeriod)) / static_cast<double>(half));
+  const at::Tensor frequencies =
+      at::exp(at::arange(half, numbers.options()) * (-std::log(kMaxPeriod)) /
+              static_cast<double>(half - shift));
   const at::Tensor angles = numbers.unsqueeze(-1) * frequencies;
-  return at::cat({at::cos(angles), at::sin(angles)}, -1);
+  return sines_first ? at::cat({at::sin(angles), at::cos(angles)}, -1)
+                     : at::cat({at::cos(angles), at::sin(angles)}, -1);
 }
 
 UnetClassVectors::UnetClassVectors(int64_t num_classes, int64_t width)

@@ -176,6 +176,23 @@ class UnetTransformer : public nn::Module {
                                const UnetReads& reads) const;
 };
 
+/// x + to_out(attention(qkv(norm(x)))) of the places of x to each other (Ho et al. 2020, "Denoising
+/// diffusion probabilistic models"): keys group_norm, qkv (of diffusers to_q, to_k, to_v),
+/// to_out.0.
+class UnetPlaceAttention : public nn::Module {
+ public:
+  UnetPlaceAttention(int64_t channels, int64_t heads, const UnetConfig& config);
+  /// x: [B, C, H, W]. Returns the same shape.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  nn::GroupNorm group_norm;
+  nn::Linear qkv;
+  nn::Linear to_out;
+
+ private:
+  int64_t heads_;
+};
+
 /// A residual block and what attends behind it.
 class UnetUnit {
  public:
@@ -184,11 +201,14 @@ class UnetUnit {
            int64_t text_channels, int64_t heads, int64_t depth);
   /// x: [B, in, H, W]. Returns [B, out, H, W].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
-  /// Null: none attends.
+  /// What attends, for who registers it; null: none does.
+  [[nodiscard]] nn::Module* attending();
+  /// Null: no transformer does.
   [[nodiscard]] UnetTransformer* transformer() { return attention ? &*attention : nullptr; }
 
   UnetResnet resnet;
   std::optional<UnetTransformer> attention;
+  std::optional<UnetPlaceAttention> place_attention;
 };
 
 /// A level on one of the ways: keys resnets.I, attentions.I, and downsamplers.0.conv or
@@ -237,9 +257,10 @@ class UnetMiddle : public nn::Module {
 /// The shape of a convolution of 3 x 3 places whose weight lies in channels_last order.
 [[nodiscard]] nn::ConvShape unet_conv(int64_t in_channels, int64_t out_channels);
 
-/// `count` sinusoids of each number, cosines first, of periods up to 10000: fp32 [...] to
-/// [..., count].
-[[nodiscard]] at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count);
+/// `count` sinusoids of each number, cosines first, of periods up to 10000 in count / 2 - shift
+/// steps: fp32 [...] to [..., count].
+[[nodiscard]] at::Tensor unet_sinusoids(const at::Tensor& numbers, int64_t count, int64_t shift = 0,
+                                        bool sines_first = false);
 
 /// A learned vector of each class, and one more of the null class: key weight.
 class UnetClassVectors : public nn::Module {

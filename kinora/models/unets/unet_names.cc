@@ -22,6 +22,15 @@ bool is_projection(std::string_view path) {
   return path.ends_with(".proj_in.weight") || path.ends_with(".proj_out.weight");
 }
 
+/// Of queries, keys and values of places, which are three linears in diffusers' files.
+bool is_packed(std::string_view path) {
+  return path.find(".qkv.") != std::string_view::npos;
+}
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
 /// What a parameter belongs to: "" of the U-Net itself, else what its path begins with.
 std::string_view owner_of(std::string_view path) {
   constexpr std::string_view kControls = "controlnets.";
@@ -54,6 +63,13 @@ nn::Naming naming_of(const ModelConfig& config, std::string_view owner,
   }
   return naming;
 }
+
+/// The layers of attention to places: ours, and CompVis'.
+constexpr std::pair<std::string_view, std::string_view> kPlaceLayers[] = {
+    {"group_norm.", "norm."}, {"qkv.", "qkv."}, {"to_out.0.", "proj_out."}};
+
+/// CompVis' heads of places have as many channels, which no file says.
+constexpr int64_t kPlaceHead = 32;
 
 /// Which modules a U-Net has, as far as names of CompVis depend on it.
 struct Modules {
@@ -146,6 +162,29 @@ Modules modules_in(const std::set<std::string>& names) {
   return modules;
 }
 
+/// `rest`, behind the module's prefix, as CompVis has it. Only attention to places has other layers
+/// there.
+std::string compvis_layer(std::string_view path, const std::string& rest) {
+  if (path.find(".attentions.") != std::string_view::npos) {
+    for (const auto& [ours, theirs] : kPlaceLayers) {
+      if (rest.starts_with(ours)) {
+        return std::string(theirs) + rest.substr(ours.size());
+      }
+    }
+  }
+  return rest;
+}
+
+/// The way back, of a module that attends to places.
+std::string own_place_layer(const std::string& rest) {
+  for (const auto& [ours, theirs] : kPlaceLayers) {
+    if (rest.starts_with(theirs)) {
+      return std::string(ours) + rest.substr(theirs.size());
+    }
+  }
+  return rest;
+}
+
 bool is_compvis_unet(const std::set<std::string>& names) {
   return names.contains(std::string(kCompvisUnet) + "input_blocks.0.0.weight");
 }
@@ -174,9 +213,9 @@ class CompvisShapes {
                  " must have two dims or four, got ", found->second.size());
     return found->second;
   }
-  /// Transformer blocks below `key`.
+  /// Transformer blocks below `key`, or one attention to places.
   [[nodiscard]] int64_t depth(const std::string& key) const {
-    int64_t depth = 0;
+    int64_t depth = has(key + "qkv.weight") ? 1 : 0;
     while (has(key + "transformer_blocks." + std::to_string(depth) + ".attn2.to_k.weight")) {
       ++depth;
     }
@@ -205,6 +244,25 @@ void take_sizes(const CompvisShapes& its, const std::string& where, ModelConfig&
                "which Kinora lacks");
 }
 
+/// What its residual blocks must not be, which those of lsun_churches256 are.
+void check_residual_blocks(const CompvisShapes& its, const std::set<std::string>& names,
+                           const std::string& where) {
+  const std::string first = "input_blocks.1.0.";
+  const int64_t added = its.at(first + "emb_layers.1.weight")[0];
+  KINORA_CHECK(added == its.at(first + "out_layers.3.weight")[0], kConfig, "[unet] ", where,
+               " scales and shifts its norms by the time (use_scale_shift_norm: ", kCompvisUnet,
+               first, "emb_layers.1), which Kinora lacks");
+  const std::string up = std::string(kCompvisUnet) + "output_blocks.";
+  const auto resamples = [&up](const std::string& name) {
+    return name.starts_with(up) &&
+           (name.ends_with(".1.in_layers.2.weight") || name.ends_with(".2.in_layers.2.weight"));
+  };
+  const auto found = std::ranges::find_if(names, resamples);
+  KINORA_CHECK(found == names.end(), kConfig, "[unet] ", where,
+               " changes sizes in residual blocks (resblock_updown: ",
+               found == names.end() ? "" : *found, "), which Kinora lacks");
+}
+
 /// Returns whether the U-Net is told classes, of which the last is the null class.
 bool take_classes(const std::map<std::string, std::vector<int64_t>>& shapes,
                   const CompvisShapes& its, const std::string& where, ModelConfig& config) {
@@ -223,7 +281,6 @@ bool take_classes(const std::map<std::string, std::vector<int64_t>>& shapes,
                " must have a vector of ", width, " numbers for two classes or more, got ",
                table.size() == 2 ? std::to_string(table[0]) + " of " + std::to_string(table[1])
                                  : std::to_string(table.size()) + " dims");
-  config.architecture = "class_unet";
   config.num_classes = table[0] - 1;
   config.unet.classes = in_time ? UnetClasses::kTime : UnetClasses::kToken;
   return true;
@@ -234,6 +291,14 @@ bool take_classes(const std::map<std::string, std::vector<int64_t>>& shapes,
 nn::Naming unet_naming(const ModelConfig& config) {
   nn::Naming naming = naming_of(config, "", [](const std::string& path) { return path; });
   std::erase_if(naming, [](const nn::OtherName& name) { return name.path == kClassToken; });
+  for (nn::OtherName& name : naming) {
+    if (is_packed(name.path)) {
+      name.keys.clear();
+      for (const char* layer : {".to_q.", ".to_k.", ".to_v."}) {
+        name.keys.push_back(replaced(name.path, ".qkv.", layer));
+      }
+    }
+  }
   return naming;
 }
 
@@ -251,9 +316,32 @@ std::optional<nn::Naming> find_unet_naming(const std::vector<std::string>& names
   if (!std::ranges::count(names, "down_blocks.0.resnets.0.time_emb_proj.weight")) {
     return std::nullopt;
   }
+  // Of attention to places, now and as diffusers called it before.
+  constexpr const char* kParts[][3] = {{".to_q.", ".to_k.", ".to_v."},
+                                       {".query.", ".key.", ".value."}};
+  constexpr std::string_view kOldOut = ".proj_attn.";
   nn::Naming naming;
   for (const std::string& name : names) {
-    naming.push_back({.path = name, .keys = {name}});
+    nn::OtherName row{.path = name, .keys = {name}};
+    const auto has = [&name](std::string_view layer) {
+      return name.find(layer) != std::string::npos;
+    };
+    bool is_new = true;  // not one with another name
+    if (!has(".transformer_blocks.")) {
+      for (const auto& [query, key, value] : kParts) {
+        is_new = is_new && !has(key) && !has(value);
+        if (has(query)) {
+          row = {.path = replaced(name, query, ".qkv."),
+                 .keys = {name, replaced(name, query, key), replaced(name, query, value)}};
+        }
+      }
+      if (has(kOldOut)) {
+        row.path = replaced(name, kOldOut, ".to_out.0.");
+      }
+    }
+    if (is_new) {
+      naming.push_back(std::move(row));
+    }
   }
   return naming;
 }
@@ -266,16 +354,39 @@ nn::Naming compvis_unet_naming(const ModelConfig& config) {
   for (const int64_t depth : config.unet.depths) {
     modules.attends.push_back(depth > 0);
   }
+  const bool is_of_places = config.unet.attends == UnetAttends::kPlaces;
+  for (size_t level = 0; is_of_places && level < modules.attends.size(); ++level) {
+    const UnetConfig& own = config.unet;
+    const bool attends = modules.attends[level] || level + 1 == modules.attends.size();
+    KINORA_CHECK(!attends || own.channels[level] == kPlaceHead * own.heads[level], kConfig,
+                 "[unet] model.unet.heads must have ", kPlaceHead,
+                 " channels each for CompVis, got ", own.heads[level], " of ", own.channels[level],
+                 " channels. Hint: write a folder, or a file with our names");
+  }
   const Prefixes prefixes = compvis_prefixes(modules);
-  return naming_of(config, "", [&prefixes](const std::string& path) -> std::string {
+  nn::Naming naming = naming_of(config, "", [&prefixes](const std::string& path) -> std::string {
     if (path == kClassToken) {
       return kCompvisClassToken;
     }
     const auto found = std::ranges::find_if(
         prefixes, [&path](const auto& prefix) { return path.starts_with(prefix.first); });
     KINORA_CHECK(found != prefixes.end(), kInternal, "[unet] ", path, " has no name of CompVis");
-    return kCompvisUnet + found->second + path.substr(found->first.size());
+    return kCompvisUnet + found->second + compvis_layer(path, path.substr(found->first.size()));
   });
+  const std::unique_ptr<Model> model = make_model(config);
+  for (const auto& [path, parameter] : model->named_parameters()) {
+    const bool is_weight = path.ends_with(".weight") && path.find(".attentions.") != path.npos;
+    const auto name = std::ranges::find(naming, path, &nn::OtherName::path);
+    if (!is_of_places || name == naming.end()) {
+      continue;
+    }
+    name->packed_head = is_packed(path) ? kPlaceHead : 0;
+    if (is_weight && parameter->shape.size() == 2) {  // convolutions over one row of places
+      name->shape = parameter->shape;
+      name->shape.push_back(1);
+    }
+  }
+  return naming;
 }
 
 std::optional<nn::Naming> find_compvis_unet_naming(const std::vector<std::string>& names,
@@ -303,9 +414,14 @@ std::optional<nn::Naming> find_compvis_unet_naming(const std::vector<std::string
     const auto found = std::ranges::find_if(
         prefixes, [&key](const auto& prefix) { return key.starts_with(prefix.second); });
     // What is not known stays, so that whoever loads it hears of it.
-    naming.push_back(
-        {.path = found == prefixes.end() ? name : found->first + key.substr(found->second.size()),
-         .keys = {takes_averages ? averaged_key(name) : name}});
+    nn::OtherName row{.path = name, .keys = {takes_averages ? averaged_key(name) : name}};
+    if (found != prefixes.end()) {
+      const std::string rest = key.substr(found->second.size());
+      const bool is_of_places = known.contains(kCompvisUnet + found->second + "qkv.weight");
+      row.path = found->first + (is_of_places ? own_place_layer(rest) : rest);
+      row.packed_head = is_packed(row.path) ? kPlaceHead : 0;
+    }
+    naming.push_back(std::move(row));
   }
   return naming;
 }
@@ -338,17 +454,21 @@ std::optional<ModelConfig> find_compvis_unet(
   own.input = channels->input;
   own.resnets = modules.resnets;
   const std::string middle = "middle_block.1.";
-  KINORA_CHECK(!its.has(middle + "qkv.weight"), kConfig, "[unet] ", where,
-               " attends to its own places alone (", kCompvisUnet, middle,
-               "qkv), as latent diffusion's U-Nets without captions or classes do, which Kinora "
-               "lacks");
-  config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
+  const bool is_of_places = its.has(middle + "qkv.weight");
+  if (is_of_places) {
+    check_residual_blocks(its, names, where);
+    own.attends = UnetAttends::kPlaces;
+  } else {
+    config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
+    own.linear_projection = its.at(middle + "proj_in.weight").size() == 2;
+  }
   const bool of_classes = take_classes(shapes, its, where, config);
-  if (!of_classes) {
+  if (of_classes || is_of_places) {
+    config.architecture = "class_unet";
+  } else {
     take_sizes(its, where, config);
   }
   own.middle_depth = its.depth(middle);
-  own.linear_projection = its.at(middle + "proj_in.weight").size() == 2;
   for (size_t level = 0; level < modules.attends.size(); ++level) {
     const auto first = static_cast<int64_t>(level) * (own.resnets + 1) + 1;
     const std::string block = "input_blocks." + std::to_string(first) + ".";
@@ -356,9 +476,10 @@ std::optional<ModelConfig> find_compvis_unet(
     own.depths.push_back(its.depth(block + "1."));
   }
   for (const int64_t channels : own.channels) {
-    own.heads.push_back(own.linear_projection ? std::max<int64_t>(channels / kHeadChannels, 1)
-                        : of_classes          ? kClassHeads
-                                              : kHeads);
+    own.heads.push_back(is_of_places            ? std::max<int64_t>(channels / kPlaceHead, 1)
+                        : own.linear_projection ? std::max<int64_t>(channels / kHeadChannels, 1)
+                        : of_classes            ? kClassHeads
+                                                : kHeads);
   }
   return config;
 }

@@ -44,9 +44,9 @@ inline constexpr const char* kCompvisUnet = "model.diffusion_model.";
 
 /// The model of such a file as names and shapes tell it; nothing where it has no such U-Net. What
 /// they do not tell is as published: attention without linears around it (Stable Diffusion 1) has 8
-/// heads, with them (2) heads of 64 channels; all norms have 32 groups. Of the size that it draws
-/// nothing is said. kIo for tensors that are missing or of another rank, kConfig for U-Nets that
-/// Kinora lacks. where: the file, for errors.
+/// heads, with them (2) heads of 64 channels, to places alone heads of 32; all norms have 32
+/// groups. Of the size that it draws nothing is said. kIo for tensors that are missing or of
+/// another rank, kConfig for U-Nets that Kinora lacks. where: the file, for errors.
 [[nodiscard]] std::optional<ModelConfig> find_compvis_unet(
     const std::map<std::string, std::vector<int64_t>>& shapes, const std::string& where);
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kinora/device/host_bytes.h"
@@ -41,6 +42,9 @@ class UnetFixture {
     config.height = values["sample_size"];
     config.width = values["sample_size"];
     config.time_scale = 1.0;
+    if (values["_class_name"] == "UNet2DModel") {
+      return resolved(of_places(values, std::move(config)));
+    }
     config.text_channels = values["cross_attention_dim"];
     config.text_tokens = 5;
     if (find("forward.labels").defined()) {
@@ -95,6 +99,31 @@ class UnetFixture {
   }
 
  private:
+  /// A UNet2DModel.
+  [[nodiscard]] ModelConfig of_places(const nlohmann::json& values, ModelConfig config) const {
+    config.architecture = "class_unet";
+    UnetConfig& unet = config.unet;
+    unet.attends = UnetAttends::kPlaces;
+    if (find("forward.labels").defined()) {
+      config.num_classes = 5;
+      unet.classes = UnetClasses::kTime;
+    }
+    unet.channels = values["block_out_channels"].get<std::vector<int64_t>>();
+    unet.resnets = values["layers_per_block"];
+    for (size_t level = 0; level < unet.channels.size(); ++level) {
+      unet.depths.push_back(values["down_block_types"][level] == "DownBlock2D" ? 0 : 1);
+      const nlohmann::json& width = values["attention_head_dim"];
+      unet.heads.push_back(width.is_null() ? 1 : unet.channels[level] / width.get<int64_t>());
+    }
+    unet.middle_depth = values["add_attention"] ? 1 : 0;
+    unet.norm_groups = values["norm_num_groups"];
+    unet.norm_epsilon = values["norm_eps"];
+    unet.sines_first = !values["flip_sin_to_cos"].get<bool>();
+    unet.time_shift = values["freq_shift"];
+    unet.pads_behind = values["downsample_padding"] == 0;
+    return config;
+  }
+
   io::SafetensorsFile file_;
 };
 

@@ -120,14 +120,29 @@ TEST_P(UnetTest, TheFastPathComputesTheSame) {
   }
 }
 
-/// Updates of all linears of the transformers' blocks, of three ranks and scales.
+bool attends_to_places(const Unet& model) {
+  return model.config().unet.attends == UnetAttends::kPlaces;
+}
+
+/// As drawing has them: labels are there even where nobody reads them.
+diffusion::Conditions with_labels(const UnetFixture& fixture) {
+  diffusion::Conditions conditions = fixture.conditions();
+  if (!conditions.labels.defined()) {
+    conditions.labels = at::zeros({2}, at::kLong);
+  }
+  return conditions;
+}
+
+/// Updates of all linears of the transformers' blocks, and of attention to places, of three ranks
+/// and scales.
 void adapt_blocks(nn::Module& model) {
   for (const auto& [path, parameter] : model.named_parameters()) {
     parameter->frozen = true;
   }
   int64_t number = 0;
   for (const nn::NamedWeightLayer& named : model.named_weight_layers()) {
-    if (named.path.find("transformer_blocks") != std::string::npos) {
+    if (named.path.find("transformer_blocks") != std::string::npos ||
+        named.path.ends_with(".qkv")) {
       const int64_t kind = number++ % 3;
       named.layer->adapt({.rank = 2 + kind, .scale = 0.1 + 0.1 * static_cast<double>(kind)});
     }
@@ -158,9 +173,9 @@ TEST_P(UnetTest, UpdatesOnTheFastPathComputeTheSame) {
     }
   }
   const at::NoGradGuard no_grad;  // only stacks prepare texts
-  const diffusion::Conditions conditions = fixture.conditions();
-  EXPECT_FALSE(
-      model.prepare(fixture.find("forward.t").narrow(0, 0, 1), conditions).of_texts.empty());
+  const diffusion::Conditions conditions = with_labels(fixture);
+  EXPECT_EQ(model.prepare(fixture.find("forward.t").narrow(0, 0, 1), conditions).of_texts.empty(),
+            attends_to_places(model));
 }
 
 // Where a pass may overwrite, nothing is left of what gradients held, but for islands, which others
@@ -204,13 +219,14 @@ TEST_P(UnetTest, WhatIsPreparedComputesTheSame) {
   Unet model(fixture.config());
   set_packed_weights(model);
   const at::NoGradGuard no_grad;
-  const diffusion::Conditions conditions = fixture.conditions();
+  const diffusion::Conditions conditions = with_labels(fixture);
   const at::Tensor times = at::arange(2).to(at::kFloat) * 300.0 + 7.0;
   EXPECT_FALSE(model.prepare(times, conditions).any()) << "the plain path has no use for it";
 
   model.use_fast_path(composed_kernels());
   const diffusion::Prepared prepared = model.prepare(times, conditions);
-  EXPECT_FALSE(prepared.of_texts.empty());
+  EXPECT_TRUE(prepared.of_times.defined());
+  EXPECT_EQ(prepared.of_texts.empty(), attends_to_places(model));
   diffusion::Conditions unread = conditions;  // states are not read again, lengths are
   if (unread.text.defined()) {
     unread.text = at::full_like(unread.text, std::numeric_limits<float>::quiet_NaN());
@@ -279,7 +295,8 @@ TEST_P(UnetTest, BucketsHoldEveryParameterOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Models, UnetTest,
                          testing::Values("unet_sd1", "unet_sd2", "unet_deep", "unet_sdxl",
-                                         "unet_refiner", "unet_class_token", "unet_class_time"),
+                                         "unet_refiner", "unet_class_token", "unet_class_time",
+                                         "unet_places", "unet_pixels", "unet_places_class"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Where a caption is null the buffer stands for it, zeros at first, and all of it is read.
@@ -355,7 +372,9 @@ TEST(UnetSizesTest, HaveAsManyParametersAsPublished) {
                                                 {"UNet-SDXL", 2567463684},
                                                 {"UNet-SDXL-Refiner", 2259526660},
                                                 // cin256-v2 with its table of 1001 vectors.
-                                                {"ClassUNet-ImageNet", 401436548}};
+                                                {"ClassUNet-ImageNet", 401436548},
+                                                // diffusers' UNet2DModel of 4 channels.
+                                                {"ClassUNet-CelebAHQ", 274060196}};
   for (const auto& [name, number] : known) {
     Unet model(published(name));
     int64_t sum = 0;
@@ -402,6 +421,36 @@ TEST(UnetClassesTest, LabelsMustBeThereAndClassesToldInOneWay) {
       HasSubstr("model.unet.classes must be none for UNet-SD1, got token"));
   EXPECT_THAT(wrong("ClassUNet-ImageNet", [](ModelConfig& config) { config.unet.controls = 1; }),
               HasSubstr("ControlNets (model.unet.controls) are there for U-Nets that are told"));
+  const auto wrong_places = [&](const std::function<void(ModelConfig&)>& change) {
+    return wrong("ClassUNet-CelebAHQ", change);
+  };
+  EXPECT_THAT(wrong_places([](ModelConfig& config) { config.unet.classes = UnetClasses::kToken; }),
+              HasSubstr("model.unet.classes must be none or time with model.unet.attends=places"));
+  EXPECT_THAT(wrong_places([](ModelConfig& config) { config.text_channels = 8; }),
+              HasSubstr("model.text_channels must be 0 with model.unet.attends=places, got 8"));
+  EXPECT_THAT(wrong_places([](ModelConfig& config) { config.unet.middle_depth = 2; }),
+              HasSubstr("depths and middle_depth must be 0 or 1"));
+  EXPECT_THAT(wrong_places([](ModelConfig& config) { config.unet.controls = 1; }),
+              HasSubstr("ControlNets (model.unet.controls) are there for U-Nets that are told"));
+  EXPECT_THAT(
+      wrong("UNet-SD1", [](ModelConfig& config) { config.unet.attends = UnetAttends::kPlaces; }),
+      HasSubstr("model.unet.attends must be captions for UNet-SD1, got places"));
+}
+
+// Who is told nothing draws one kind of sample, whatever classes its data have.
+TEST(UnetClassesTest, AnUnconditionalOneHasOneClassAndReadsNoLabels) {
+  EXPECT_EQ(published("ClassUNet-CelebAHQ").num_classes, 1);
+  const UnetFixture fixture("unet_places");
+  Unet model(fixture.config());
+  set_formula_weights(model);
+  EXPECT_FALSE(model.null_caption().defined());
+  const at::NoGradGuard no_grad;
+  const auto run = [&](const diffusion::Conditions& conditions) {
+    return model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), conditions);
+  };
+  diffusion::Conditions others;
+  others.labels = at::arange(2) + 7;
+  EXPECT_TRUE(at::equal(run({}), run(others)));
 }
 
 // Of each block of a transformer those that are one product are one.
