@@ -482,7 +482,8 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
           },
       .only = arguments.only};
   for (const inference::Asked& each : asked) {
-    file_options.labels.push_back(recipe.model.takes_text() ? std::nullopt : each.label);
+    const bool is_told = !recipe.model.takes_text() && !recipe.model.unet.is_unconditional();
+    file_options.labels.push_back(is_told ? each.label : std::nullopt);
   }
   inference::SampleFiles files(file_options);
   std::optional<inference::SampleFiles> latents;

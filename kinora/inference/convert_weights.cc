@@ -132,12 +132,14 @@ void write_folder(Source& source, const ConvertOptions& options,
                "recipe with --config");
   pipelines::write_diffusers(options.to, std::move(source.tensors), source.model->config(),
                              source.recipe.objective, output);
-  const std::string& pipeline = models::family_of(source.model->config()).diffusers->pipeline;
+  const std::string pipeline = pipelines::pipeline_of(source.model->config());
+  const std::string autoencoder = pipelines::autoencoder_folder(source.model->config());
   if (!options.autoencoder.empty()) {
-    pipelines::write_autoencoder(options.autoencoder, options.to / "vae", output);
-  } else if (!pipeline.empty()) {
-    converted.notes.push_back("there is no vae/, so " + pipeline +
-                              ".from_pretrained needs vae=... (or --autoencoder here)");
+    pipelines::write_autoencoder(options.autoencoder, options.to / autoencoder, output);
+  } else if (!pipeline.empty() && pipeline != "DDIMPipeline") {  // which draws pixels
+    converted.notes.push_back("there is no " + autoencoder + "/, so " + pipeline +
+                              ".from_pretrained needs " + autoencoder +
+                              "=... (or --autoencoder here)");
   }
 }
 

@@ -57,6 +57,10 @@ void check(const Request& request, const models::ModelConfig& model) {
   KINORA_CHECK(num_texts <= 1, kConfig, "[sample] give only one of captions and embedded texts");
   KINORA_CHECK(model.takes_text() || !has_texts, kConfig,
                "[sample] this model is conditioned on classes, not on texts. Hint: give classes");
+  KINORA_CHECK(
+      !model.unet.is_unconditional() || request.guidance.value_or(1.0) == 1.0, kConfig,
+      "[sample] this model is told nothing that guidance could be by, so it must be 1, got ",
+      request.guidance.value_or(1.0));
   KINORA_CHECK(!model.takes_text() || request.classes.empty(), kConfig,
                "[sample] this model is conditioned on texts, not on classes. Hint: give captions");
   KINORA_CHECK(request.wildcards.empty() || !request.captions.empty(), kConfig,

@@ -182,9 +182,9 @@ models::ModelConfig resolved_model(const ModelRecipe& recipe, int64_t num_data_c
   if (model.num_classes == 0) {
     model.num_classes = num_data_classes;
   }
-  KINORA_CHECK(model.num_classes >= num_data_classes, kConfig, "[train] the data has ",
-               num_data_classes, " classes, but model.num_classes is ", model.num_classes,
-               ". Hint: leave it at 0 to take the data's");
+  KINORA_CHECK(model.num_classes >= num_data_classes || model.unet.is_unconditional(), kConfig,
+               "[train] the data has ", num_data_classes, " classes, but model.num_classes is ",
+               model.num_classes, ". Hint: leave it at 0 to take the data's");
   if (model.time_scale == 0.0) {
     const bool flow = recipe.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow;
     model.time_scale = flow ? 1000.0 : 1.0;

@@ -125,6 +125,9 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
     take_kept_tokenizer(model.folder.value_or(path), model.file ? &*model.file : nullptr, recipe);
   }
   recipe.model = resolved_model(recipe, recipe.model.num_classes);
+  if (recipe.model.unet.is_unconditional()) {
+    recipe.sample.sampling.guidance = 1.0;  // there is nothing that it could be by
+  }
   if (!model.controlnets.empty() || !options.control_scales.empty()) {
     recipe.model = pipelines::with_controls(std::move(recipe.model), model.controlnets,
                                             options.control_scales);

@@ -44,7 +44,13 @@ constexpr Published kXl = {"SDXL", "eps", 128, "euler", 5.0};
 constexpr Published kOfClasses = {
     "latent diffusion of classes", "eps", 64, "ddim", 3.0, 20, 4, 0.0015, 0.0195};
 
+/// celeba256, ffhq256 and lsun_beds256, which are told nothing, as diffusers draws them.
+constexpr Published kOfPlaces = {"latent diffusion", "eps", 64, "ddim", 1.0, 50, 4, 0.0015, 0.0195};
+
 const Published& published(const ModelConfig& model) {
+  if (model.unet.attends == models::UnetAttends::kPlaces) {
+    return kOfPlaces;
+  }
   if (!model.takes_text()) {
     return kOfClasses;
   }
@@ -84,6 +90,7 @@ json recipe_of(const ModelConfig& model) {
             {"unet",
              {{"input", to_string(own.input)},
               {"classes", to_string(own.classes)},
+              {"attends", to_string(own.attends)},
               {"channels", own.channels},
               {"resnets", own.resnets},
               {"depths", own.depths},
@@ -177,7 +184,7 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
   if (has_autoencoder(file)) {
     recipe["autoencoder"]["path"] = pipeline.folder.string();
   }
-  if (has_autoencoder(file) && &its == &kOfClasses) {
+  if (has_autoencoder(file) && !model.takes_text()) {
     // Whose autoencoders are of several sizes; as many pixels are drawn with all of them.
     const int64_t compression = latent_space(pipeline.folder).compression;
     recipe["model"]["compression"] = compression;

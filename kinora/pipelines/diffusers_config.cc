@@ -80,6 +80,11 @@ bool DiffusersConfig::has(const char* key) const {
   return found != values_->object.end() && !found->is_null();
 }
 
+bool DiffusersConfig::is_null(const char* key) const {
+  const auto found = values_->object.find(key);
+  return found != values_->object.end() && found->is_null();
+}
+
 int64_t DiffusersConfig::size(const char* key, int64_t otherwise, int64_t most) const {
   KINORA_CHECK(!has(key) || values_->object[key].is_number_integer(), kIo, message(), key,
                " must be a whole number, got ", written(key));

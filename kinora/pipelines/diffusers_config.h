@@ -34,6 +34,9 @@ class DiffusersConfig {
   /// Whether the key is there and not null.
   [[nodiscard]] bool has(const char* key) const;
 
+  /// Whether the key is there and null, which is no default then.
+  [[nodiscard]] bool is_null(const char* key) const;
+
   /// Error kConfig for another value than `must`.
   template <typename T>
   void require(const char* key, const T& must, const T& otherwise) const;

@@ -12,6 +12,7 @@
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/diffusers_plain_unet.h"
 #include "kinora/pipelines/diffusers_scheduler.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 #include "kinora/pipelines/diffusers_unet.h"
@@ -26,11 +27,14 @@ using nlohmann::json;
 
 constexpr const char* kWeightsFile = "diffusion_pytorch_model.safetensors";
 constexpr const char* kSchedulerFile = "scheduler/scheduler_config.json";
+constexpr const char* kVae = "vae";
+constexpr const char* kLatentPipeline = "LDMPipeline";
+constexpr const char* kPixelPipeline = "DDIMPipeline";
 /// The first version that has these classes.
 constexpr const char* kVersion = "0.30.0";
 /// The transformer that config.json is of.
 const models::Family& family_in(const DiffusersConfig& config) {
-  std::string known = kUnetClass;
+  std::string known = std::string(kUnetClass) + " or " + kPlainUnetClass;
   for (const models::Family& family : models::families()) {
     if (family.diffusers && family.diffusers->class_name != kUnetClass) {
       if (is_transformer_of(config, family)) {
@@ -44,18 +48,31 @@ const models::Family& family_in(const DiffusersConfig& config) {
               config.has("norm_type") ? " of norm_type " + config.written("norm_type") : "");
 }
 
+bool is_plain_unet(const ModelConfig& model) {
+  return model.unet.attends == models::UnetAttends::kPlaces;
+}
+
+bool is_unet(const DiffusersConfig& config) {
+  return config.is("_class_name", kUnetClass) || config.is("_class_name", kPlainUnetClass);
+}
+
+std::string model_keys(const DiffusersConfig& config) {
+  if (config.is("_class_name", kPlainUnetClass)) {
+    return plain_unet_keys(config);
+  }
+  return is_unet(config) ? unet_keys(config) : transformer_keys(config, family_in(config));
+}
+
 json recipe_of(const DiffusersConfig& config) {
-  const bool is_unet = config.is("_class_name", kUnetClass);
   // A recipe names a run; nothing was averaged here.
   return {{"run", {{"dir", "runs/diffusers"}}},
-          {"model",
-           json::parse(is_unet ? unet_keys(config) : transformer_keys(config, family_in(config)))},
+          {"model", json::parse(model_keys(config))},
           {"ema", {{"decays", json::array()}}}};
 }
 
 /// Whether what config.json is of predicts the velocity of a flow.
 bool learns_flow(const DiffusersConfig& config) {
-  return !config.is("_class_name", kUnetClass) && family_in(config).diffusers->is_flow;
+  return !is_unet(config) && family_in(config).diffusers->is_flow;
 }
 
 /// The text of config.json. kConfig for models that diffusers cannot describe.
@@ -71,6 +88,11 @@ json describe(const ModelConfig& model) {
                " (objective.kind=", family.diffusers->is_flow ? "flow" : "iddpm", "), got ",
                model.time_scale, ". Hint: write a .safetensors file, which has our names");
   json config = {{"_class_name", family.diffusers->class_name}, {"_diffusers_version", kVersion}};
+  if (is_plain_unet(model)) {
+    config["_class_name"] = kPlainUnetClass;
+    config.update(json::parse(describe_plain_unet(model)));
+    return config;
+  }
   config.update(json::parse(family.diffusers->class_name == kUnetClass
                                 ? describe_unet(model)
                                 : describe_transformer(model, family)));
@@ -169,8 +191,7 @@ std::string diffusers_recipe(const fs::path& path) {
   if (const auto pipeline = find_pipeline(path); pipeline && pipeline->text) {
     recipe["model"]["text_tokens"] = pipeline->text->max_tokens;
   }
-  if (const fs::path scheduler = (folder / ".." / kSchedulerFile).lexically_normal();
-      fs::exists(scheduler)) {
+  if (const fs::path scheduler = scheduler_of(folder); fs::exists(scheduler)) {
     recipe["objective"] = json::parse(objective_recipe(scheduler));
     const bool is_flow = recipe["objective"]["kind"] == "flow";
     KINORA_CHECK(is_flow == learns_flow(config), kConfig, "[diffusers] ", scheduler, " is of a ",
@@ -202,14 +223,37 @@ void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
     checkpoint::write_weights(own / checkpoint::kBesideDiffusers, tensors, beside);
   }
   write_json(own / "config.json", config);
-  if (!family.pipeline.empty()) {
-    write_text(folder / kSchedulerFile, describe_scheduler(objective, kVersion));
-    write_json(folder / "model_index.json", {{"_class_name", family.pipeline},
-                                             {"_diffusers_version", kVersion},
-                                             {"scheduler", {"diffusers", "DDIMScheduler"}},
-                                             {"transformer", {"diffusers", family.class_name}},
-                                             {"vae", {"diffusers", "AutoencoderKL"}}});
+  const std::string pipeline = pipeline_of(model);
+  if (pipeline.empty()) {
+    return;
   }
+  write_text(folder / kSchedulerFile, describe_scheduler(objective, kVersion));
+  json index = {{"_class_name", pipeline},
+                {"_diffusers_version", kVersion},
+                {"scheduler", {"diffusers", "DDIMScheduler"}},
+                {own.filename().string(), {"diffusers", config["_class_name"]}}};
+  if (pipeline == kLatentPipeline) {
+    index[autoencoder_folder(model)] = {"diffusers", "VQModel"};
+  } else if (pipeline != kPixelPipeline) {
+    index[kVae] = {"diffusers", "AutoencoderKL"};
+  }
+  write_json(folder / "model_index.json", index);
+}
+
+std::string pipeline_of(const ModelConfig& model) {
+  if (!model.unet.is_unconditional()) {
+    return models::family_of(model).diffusers->pipeline;
+  }
+  return model.compression > 1 ? kLatentPipeline : kPixelPipeline;
+}
+
+std::string autoencoder_folder(const ModelConfig& model) {
+  return pipeline_of(model) == kLatentPipeline ? "vqvae" : kVae;
+}
+
+fs::path scheduler_of(const fs::path& folder) {
+  const fs::path beside = folder / fs::path(kSchedulerFile).filename();
+  return fs::exists(beside) ? beside : (folder / ".." / kSchedulerFile).lexically_normal();
 }
 
 }  // namespace kinora::pipelines

@@ -48,8 +48,12 @@ struct PipelineClass {
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 23> kPipelines = {{
+constexpr std::array<PipelineClass, 27> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
+    {"LDMPipeline", "unet", "class_unet", 0, 50, 1.0},
+    {"LatentDiffusionUncondPipeline", "unet", "class_unet", 0, 50, 1.0},  // LDMPipeline before
+    {"DDIMPipeline", "unet", "class_unet", 0, 50, 1.0},
+    {"DDPMPipeline", "unet", "class_unet", 0, 1000, 1.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
     {"PixArtSigmaPipeline", "transformer", "pixart", 300, 20, 4.5},
     {"LattePipeline", "transformer", "latte_t2v", 120, 50, 7.5, true},
@@ -94,6 +98,11 @@ constexpr std::array<PipelineClass, 23> kPipelines = {{
      0, 25.0},
 }};
 constexpr double kCogFps = 16.0;  // of 1.5
+
+/// Latent diffusion's that is told nothing.
+bool draws_latents_alone(const PipelineClass& its) {
+  return its.name == "LDMPipeline" || its.name == "LatentDiffusionUncondPipeline";
+}
 
 bool is_flux(const PipelineClass& its) {
   return its.name == "FluxPipeline";
@@ -210,17 +219,25 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
 
 std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   const PipelineClass& its = *find_class(pipeline.class_name);
-  const fs::path denoiser = pipeline.part(fs::path(its.denoiser) / "config.json");
+  // The parts of a small pipeline may lie in its folder itself, as diffusers reads them, too.
+  const bool is_flat =
+      !fs::exists(pipeline.folder / its.denoiser) && fs::exists(pipeline.folder / "config.json");
+  const fs::path denoiser =
+      pipeline.part(is_flat ? "config.json" : fs::path(its.denoiser) / "config.json");
   if (its.has_controls) {
     (void)pipeline.part("controlnet/config.json");
   }
-  const fs::path scheduler = pipeline.part("scheduler/scheduler_config.json");
+  const fs::path scheduler =
+      is_flat ? scheduler_of(pipeline.folder) : pipeline.part("scheduler/scheduler_config.json");
   json recipe = json::parse(diffusers_recipe(pipeline.folder));
   json& model = recipe["model"];
   KINORA_CHECK(model["architecture"] == its.architecture, kConfig, "[pipeline] ", denoiser,
                " is a model of architecture ", model["architecture"].get<std::string>(),
                ", but that of a ", pipeline.class_name, " is ", its.architecture,
                ". Hint: take both from one pipeline");
+  KINORA_CHECK(its.architecture != "class_unet" || model["unet"]["classes"] == "none", kConfig,
+               "[pipeline] ", denoiser, " is a U-Net that is told classes, but a ",
+               pipeline.class_name, " tells it none. Hint: take its folder alone");
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
   if (its.even_levels) {
     recipe["sample"]["spacing"] = "dit";
@@ -259,9 +276,9 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   if (model.value("image_channels", 0) > 0) {
     recipe["image"]["encoder"] = pipeline.part("image_encoder").string();
   }
-  const fs::path vae = pipeline.folder / "vae";
+  const fs::path vae = pipeline.folder / (draws_latents_alone(its) ? "vqvae" : "vae");
   // A model of pixels has none, nor has what `kinora convert` wrote of one of latents.
-  if (pipeline.text || fs::exists(vae)) {
+  if (pipeline.text || draws_latents_alone(its) || fs::exists(vae)) {
     recipe["autoencoder"]["path"] = vae.string();
   }
   if (fs::exists(vae)) {

@@ -6,10 +6,10 @@
 
 #include "kinora/pipelines/pipeline.h"
 
-/// The pipelines in the folders of diffusers: DiTPipeline, PixArtAlphaPipeline,
-/// PixArtSigmaPipeline, LattePipeline, FluxPipeline, FluxFillPipeline, FluxKontextPipeline,
-/// StableDiffusion3Pipeline, and of Stable Diffusion 1, 2 and XL StableDiffusionPipeline,
-/// StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline,
+/// The pipelines in the folders of diffusers: DiTPipeline, LDMPipeline, DDIMPipeline, DDPMPipeline,
+/// PixArtAlphaPipeline, PixArtSigmaPipeline, LattePipeline, FluxPipeline, FluxFillPipeline,
+/// FluxKontextPipeline, StableDiffusion3Pipeline, and of Stable Diffusion 1, 2 and XL
+/// StableDiffusionPipeline, StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline,
 /// StableDiffusionControlNetPipeline, StableDiffusionInstructPix2PixPipeline,
 /// StableDiffusionXLPipeline, StableDiffusionXLImg2ImgPipeline and
 /// StableDiffusionXLControlNetPipeline.

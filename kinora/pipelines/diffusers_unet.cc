@@ -55,22 +55,6 @@ int64_t same(const DiffusersConfig& config, const char* key, size_t levels, int6
   return values.front();
 }
 
-/// Whether each level attends.
-std::vector<bool> attends(const DiffusersConfig& config, const char* key, const char* with,
-                          const char* without, const std::vector<std::string>& otherwise,
-                          size_t levels) {
-  const auto names = config.get<std::vector<std::string>>(key, otherwise);
-  KINORA_CHECK(names.size() == levels, kConfig, config.message(), key, " must have ", levels,
-               " entries, one for each of block_out_channels, got ", names.size());
-  std::vector<bool> result;
-  for (const std::string& name : names) {
-    KINORA_CHECK(name == with || name == without, kConfig, config.message(), key, " must be ", with,
-                 " or ", without, ", got ", name);
-    result.push_back(name == with);
-  }
-  return result;
-}
-
 models::UnetChannels channels_of(const DiffusersConfig& config) {
   const auto in = config.get<int64_t>("in_channels", 4);
   const auto out = config.get<int64_t>("out_channels", 4);
@@ -199,8 +183,8 @@ Classes classes_of(const DiffusersConfig& config) {
 }
 
 std::vector<bool> attending_down(const DiffusersConfig& config, size_t levels) {
-  return attends(config, "down_block_types", kAttendingDown, kDown,
-                 {kAttendingDown, kAttendingDown, kAttendingDown, kDown}, levels);
+  return attending_levels(config, "down_block_types", kAttendingDown, kDown,
+                          {kAttendingDown, kAttendingDown, kAttendingDown, kDown}, levels);
 }
 
 int64_t text_channels(const DiffusersConfig& config, size_t levels) {
@@ -235,13 +219,28 @@ json way_keys(const DiffusersConfig& config) {
 
 }  // namespace
 
+std::vector<bool> attending_levels(const DiffusersConfig& config, const char* key, const char* with,
+                                   const char* without, const std::vector<std::string>& otherwise,
+                                   size_t levels) {
+  const auto names = config.get<std::vector<std::string>>(key, otherwise);
+  KINORA_CHECK(names.size() == levels, kConfig, config.message(), key, " must have ", levels,
+               " entries, one for each of block_out_channels, got ", names.size());
+  std::vector<bool> result;
+  for (const std::string& name : names) {
+    KINORA_CHECK(name == with || name == without, kConfig, config.message(), key, " must be ", with,
+                 " or ", without, ", got ", name);
+    result.push_back(name == with);
+  }
+  return result;
+}
+
 std::string unet_keys(const DiffusersConfig& config) {
   json unet = way_keys(config);
   const auto channels = unet["channels"].get<std::vector<int64_t>>();
   const size_t levels = channels.size();
   const auto down = attending_down(config, levels);
-  auto up = attends(config, "up_block_types", kAttendingUp, kUp,
-                    {kUp, kAttendingUp, kAttendingUp, kAttendingUp}, levels);
+  auto up = attending_levels(config, "up_block_types", kAttendingUp, kUp,
+                             {kUp, kAttendingUp, kAttendingUp, kAttendingUp}, levels);
   std::reverse(up.begin(), up.end());
   KINORA_CHECK(down == up, kConfig, config.message(),
                "up_block_types must attend where down_block_types do, got ",

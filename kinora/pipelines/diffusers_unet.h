@@ -16,6 +16,13 @@ namespace kinora::pipelines {
 inline constexpr const char* kUnetClass = "UNet2DConditionModel";
 inline constexpr const char* kControlClass = "ControlNetModel";
 
+/// Whether each level attends: whether its block in the list `key` is `with`, which otherwise must
+/// be `without`; kConfig.
+[[nodiscard]] std::vector<bool> attending_levels(const DiffusersConfig& config, const char* key,
+                                                 const char* with, const char* without,
+                                                 const std::vector<std::string>& otherwise,
+                                                 size_t levels);
+
 /// The keys below model of a recipe that it gives, as JSON. kConfig, naming the key, for all that
 /// changes what is computed and that Kinora lacks.
 [[nodiscard]] std::string unet_keys(const DiffusersConfig& config);

@@ -71,7 +71,8 @@ void name_classes(const data::Source& data, models::ModelConfig& model) {
   constexpr size_t kMostNames = 10000;  // they are in every checkpoint
   const std::vector<std::string>& names = data.class_names();
   const bool are_text = std::all_of(names.begin(), names.end(), is_utf8);
-  if (!model.takes_text() && model.class_names.empty() && names.size() <= kMostNames && are_text) {
+  const bool is_told = !model.takes_text() && !model.unet.is_unconditional();
+  if (is_told && model.class_names.empty() && names.size() <= kMostNames && are_text) {
     model.class_names = names;
   }
 }

@@ -12,6 +12,7 @@
 #include "kinora/core/error.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/families.h"
+#include "kinora/pipelines/diffusers_plain_unet.h"
 #include "tests/error_of.h"
 #include "tests/places.h"
 
@@ -152,6 +153,92 @@ TEST(DiffusersUnetTest, WhatIsWrittenIsReadAgain) {
   model.unet.middle_depth = 1;
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return describe_unet(model); }),
               HasSubstr("middle_depth must be that of the last level, 2, for diffusers, got 1"));
+}
+
+json plain_config(const std::string& name) {
+  json config = written_by_diffusers(name);
+  config["_class_name"] = kPlainUnetClass;
+  return config;
+}
+
+models::ModelConfig plain_model_of(const json& config) {
+  const json recipe = {{"model", json::parse(plain_unet_keys(
+                                     DiffusersConfig(config.dump(), "diffusers", "config.json")))}};
+  models::ModelConfig model = parse_config<models::ModelConfig>({recipe.dump(), "recipe"});
+  model.time_scale = 1.0;
+  return models::resolved(model);
+}
+
+// What is left out has the class' defaults, which are latent diffusion's of faces.
+TEST(DiffusersPlainUnetTest, ConfigurationsOfDiffusersAreReadAndWritten) {
+  const models::ModelConfig pixels = plain_model_of(plain_config("unet_pixels"));
+  EXPECT_EQ(pixels.unet, (models::UnetConfig{.attends = models::UnetAttends::kPlaces,
+                                             .channels = {16, 32},
+                                             .resnets = 1,
+                                             .depths = {1, 0},
+                                             .middle_depth = 1,
+                                             .heads = {1, 1},
+                                             .norm_groups = 8,
+                                             .norm_epsilon = 1e-6,
+                                             .sines_first = true,
+                                             .time_shift = 1,
+                                             .pads_behind = true}));
+  EXPECT_EQ(pixels.compression, 1);
+  const models::ModelConfig of_classes = plain_model_of(plain_config("unet_places_class"));
+  EXPECT_EQ(of_classes.num_classes, 5);
+  EXPECT_TRUE(of_classes.learn_sigma);
+  models::ModelConfig published;
+  published.name = "ClassUNet-CelebAHQ";
+  published.height = 64;
+  published.width = 64;
+  published.learn_sigma = false;
+  json defaults = {{"sample_size", 64}, {"attention_head_dim", 32}};
+  const models::ModelConfig faces = plain_model_of(defaults);
+  published = models::resolved(published);
+  published.unet.heads.front() = 1;  // of a level that does not attend
+  EXPECT_EQ(faces.unet, published.unet);
+  for (const char* name : {"unet_places", "unet_pixels", "unet_places_class"}) {
+    const models::ModelConfig model = plain_model_of(plain_config(name));
+    const models::ModelConfig again = plain_model_of(json::parse(describe_plain_unet(model)));
+    EXPECT_EQ(again.unet, model.unet) << name;
+    EXPECT_EQ(again.sample_shape(), model.sample_shape()) << name;
+    EXPECT_EQ(again.learn_sigma, model.learn_sigma) << name;
+    EXPECT_EQ(again.num_classes, model.num_classes) << name;
+  }
+  models::ModelConfig uneven = faces;
+  uneven.unet.heads = {1, 1, 21, 28};
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return describe_plain_unet(uneven); }),
+              HasSubstr("must have as many channels, 32, for diffusers, got 448"));
+}
+
+TEST(DiffusersPlainUnetTest, WhatKinoraLacksIsRefusedByName) {
+  const std::vector<std::pair<const char*, json>> changes = {
+      {"act_fn", "gelu"},
+      {"attention_head_dim", 5},
+      {"attn_norm_num_groups", 4},
+      {"center_input_sample", true},
+      {"class_embed_type", "timestep"},
+      {"downsample_padding", 2},
+      {"downsample_type", "resnet"},
+      {"dropout", 0.1},
+      {"mid_block_scale_factor", 2.0},
+      {"mid_block_type", nullptr},
+      {"num_class_embeds", 1},
+      {"out_channels", 4},
+      {"resnet_time_scale_shift", "scale_shift"},
+      {"time_embedding_dim", 128},
+      {"time_embedding_type", "fourier"},
+      {"upsample_type", "resnet"},
+      {"down_block_types", {"DownBlock2D", "ResnetDownsampleBlock2D", "DownBlock2D"}},
+      {"up_block_types", {"UpBlock2D", "UpBlock2D", "UpBlock2D"}},
+  };
+  for (const auto& [key, value] : changes) {
+    json config = plain_config("unet_places");
+    config[key] = value;
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return plain_model_of(config).name; }),
+                HasSubstr(key))
+        << value;
+  }
 }
 
 // Every key that changes what is computed is read or refused.
