@@ -12,20 +12,20 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kDown = "DownBlock2D";
-constexpr const char* kUp = "UpBlock2D";
-constexpr const char* kAttendingDown = "AttnDownBlock2D";
-constexpr const char* kAttendingUp = "AttnUpBlock2D";
-constexpr const char* kMiddle = "UNetMidBlock2D";
+constexpr const char* kPlainDown = "DownBlock2D";
+constexpr const char* kPlainUp = "UpBlock2D";
+constexpr const char* kPlaceDown = "AttnDownBlock2D";
+constexpr const char* kPlaceUp = "AttnUpBlock2D";
+constexpr const char* kPlainMiddle = "UNetMidBlock2D";
 constexpr const char* kHeadWidth = "attention_head_dim";
-constexpr const char* kClassCount = "num_class_embeds";
+constexpr const char* kPlainClasses = "num_class_embeds";
 
 /// Keys that change what is computed, and their one value here.
-void check_rest(const DiffusersConfig& config, int64_t first_channels) {
+void check_plain_rest(const DiffusersConfig& config, int64_t first_channels) {
   KINORA_CHECK(!config.has("class_embed_type"), kConfig, config.message(),
                "class_embed_type must be null, got ", config.written("class_embed_type"));
   KINORA_CHECK(!config.is_null("mid_block_type"), kConfig, config.message(),
-               "mid_block_type must be ", kMiddle, ", got null");
+               "mid_block_type must be ", kPlainMiddle, ", got null");
   config.require<bool>("center_input_sample", false, false);
   config.require<double>("mid_block_scale_factor", 1.0, 1.0);
   config.require<double>("dropout", 0.0, 0.0);
@@ -34,7 +34,7 @@ void check_rest(const DiffusersConfig& config, int64_t first_channels) {
   config.require<std::string>("upsample_type", "conv", "conv");
   config.require<std::string>("resnet_time_scale_shift", "default", "default");
   config.require<std::string>("time_embedding_type", "positional", "positional");
-  config.require<std::string>("mid_block_type", kMiddle, kMiddle);
+  config.require<std::string>("mid_block_type", kPlainMiddle, kPlainMiddle);
   config.require<int64_t>("time_embedding_dim", 4 * first_channels, 4 * first_channels);
   const auto groups = config.get<int64_t>("norm_num_groups", 32);
   config.require<int64_t>("attn_norm_num_groups", groups, groups);
@@ -80,12 +80,11 @@ std::string plain_unet_keys(const DiffusersConfig& config) {
       config.get<std::vector<int64_t>>("block_out_channels", {224, 448, 672, 896});
   const size_t levels = channels.size();
   KINORA_CHECK(levels > 0, kConfig, config.message(), "block_out_channels must not be empty");
-  check_rest(config, channels.front());
-  const auto down =
-      attending_levels(config, "down_block_types", kAttendingDown, kDown,
-                       {kDown, kAttendingDown, kAttendingDown, kAttendingDown}, levels);
-  auto up = attending_levels(config, "up_block_types", kAttendingUp, kUp,
-                             {kAttendingUp, kAttendingUp, kAttendingUp, kUp}, levels);
+  check_plain_rest(config, channels.front());
+  const auto down = attending_levels(config, "down_block_types", kPlaceDown, kPlainDown,
+                                     {kPlainDown, kPlaceDown, kPlaceDown, kPlaceDown}, levels);
+  auto up = attending_levels(config, "up_block_types", kPlaceUp, kPlainUp,
+                             {kPlaceUp, kPlaceUp, kPlaceUp, kPlainUp}, levels);
   std::reverse(up.begin(), up.end());
   KINORA_CHECK(down == up, kConfig, config.message(),
                "up_block_types must attend where down_block_types do, got ",
@@ -103,11 +102,11 @@ std::string plain_unet_keys(const DiffusersConfig& config) {
   const auto padding = config.get<int64_t>("downsample_padding", 1);
   KINORA_CHECK(padding == 0 || padding == 1, kConfig, config.message(),
                "downsample_padding must be 0 or 1, got ", padding);
-  const auto classes = config.has(kClassCount) ? config.get<int64_t>(kClassCount, 0) : 2;
-  KINORA_CHECK(classes > 1, kConfig, config.message(), kClassCount,
+  const auto classes = config.has(kPlainClasses) ? config.get<int64_t>(kPlainClasses, 0) : 2;
+  KINORA_CHECK(classes > 1, kConfig, config.message(), kPlainClasses,
                " must count a class and the null class, 2 or more, got ", classes);
   const auto told =
-      config.has(kClassCount) ? models::UnetClasses::kTime : models::UnetClasses::kNone;
+      config.has(kPlainClasses) ? models::UnetClasses::kTime : models::UnetClasses::kNone;
   return json({{"architecture", "class_unet"},
                {"num_classes", classes - 1},
                {"in_channels", in},
@@ -136,8 +135,8 @@ std::string describe_plain_unet(const models::ModelConfig& model) {
   std::vector<std::string> down;
   std::vector<std::string> up;
   for (const int64_t depth : own.depths) {
-    down.emplace_back(depth > 0 ? kAttendingDown : kDown);
-    up.emplace_back(depth > 0 ? kAttendingUp : kUp);
+    down.emplace_back(depth > 0 ? kPlaceDown : kPlainDown);
+    up.emplace_back(depth > 0 ? kPlaceUp : kPlainUp);
   }
   std::ranges::reverse(up);
   json config = {{"act_fn", "silu"},
@@ -163,7 +162,7 @@ std::string describe_plain_unet(const models::ModelConfig& model) {
     config["sample_size"] = {model.height, model.width};
   }
   if (own.classes == models::UnetClasses::kTime) {
-    config[kClassCount] = model.num_classes + 1;
+    config[kPlainClasses] = model.num_classes + 1;
   }
   return config.dump();
 }
