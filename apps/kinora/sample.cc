@@ -46,6 +46,7 @@
 #include "kinora/io/file.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/families.h"
+#include "kinora/models/unconditional.h"
 #include "kinora/pipelines/cache_price.h"
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
@@ -482,7 +483,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
           },
       .only = arguments.only};
   for (const inference::Asked& each : asked) {
-    const bool is_told = !recipe.model.takes_text() && !recipe.model.unet.is_unconditional();
+    const bool is_told = !recipe.model.takes_text() && !models::is_unconditional(recipe.model);
     file_options.labels.push_back(is_told ? each.label : std::nullopt);
   }
   inference::SampleFiles files(file_options);

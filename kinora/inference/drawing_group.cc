@@ -18,6 +18,7 @@
 #include "kinora/inference/shown_samples.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/models/families.h"
+#include "kinora/models/unconditional.h"
 
 namespace kinora::inference {
 
@@ -58,7 +59,7 @@ void check(const Request& request, const models::ModelConfig& model) {
   KINORA_CHECK(model.takes_text() || !has_texts, kConfig,
                "[sample] this model is conditioned on classes, not on texts. Hint: give classes");
   KINORA_CHECK(
-      !model.unet.is_unconditional() || request.guidance.value_or(1.0) == 1.0, kConfig,
+      !models::is_unconditional(model) || request.guidance.value_or(1.0) == 1.0, kConfig,
       "[sample] this model is told nothing that guidance could be by, so it must be 1, got ",
       request.guidance.value_or(1.0));
   KINORA_CHECK(!model.takes_text() || request.classes.empty(), kConfig,

@@ -6,6 +6,7 @@
 #include "kinora/core/error.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/models/unconditional.h"
 
 namespace kinora::inference {
 
@@ -182,7 +183,7 @@ models::ModelConfig resolved_model(const ModelRecipe& recipe, int64_t num_data_c
   if (model.num_classes == 0) {
     model.num_classes = num_data_classes;
   }
-  KINORA_CHECK(model.num_classes >= num_data_classes || model.unet.is_unconditional(), kConfig,
+  KINORA_CHECK(model.num_classes >= num_data_classes || models::is_unconditional(model), kConfig,
                "[train] the data has ", num_data_classes, " classes, but model.num_classes is ",
                model.num_classes, ". Hint: leave it at 0 to take the data's");
   if (model.time_scale == 0.0) {

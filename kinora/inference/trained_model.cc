@@ -15,6 +15,7 @@
 #include "kinora/inference/setup.h"
 #include "kinora/inference/updates.h"
 #include "kinora/models/families.h"
+#include "kinora/models/unconditional.h"
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/optim/held_weights.h"
@@ -125,7 +126,7 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
     take_kept_tokenizer(model.folder.value_or(path), model.file ? &*model.file : nullptr, recipe);
   }
   recipe.model = resolved_model(recipe, recipe.model.num_classes);
-  if (recipe.model.unet.is_unconditional()) {
+  if (models::is_unconditional(recipe.model)) {
     recipe.sample.sampling.guidance = 1.0;  // there is nothing that it could be by
   }
   if (!model.controlnets.empty() || !options.control_scales.empty()) {

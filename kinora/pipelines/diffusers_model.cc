@@ -9,6 +9,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/models/transformers/original_names.h"
+#include "kinora/models/unconditional.h"
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_config.h"
@@ -46,10 +47,6 @@ const models::Family& family_in(const DiffusersConfig& config) {
   throw_error(ErrorKind::kConfig, config.message(), "_class_name must be ", known, ", got ",
               config.written("_class_name"),
               config.has("norm_type") ? " of norm_type " + config.written("norm_type") : "");
-}
-
-bool is_plain_unet(const ModelConfig& model) {
-  return model.unet.attends == models::UnetAttends::kPlaces;
 }
 
 bool is_unet(const DiffusersConfig& config) {
@@ -241,7 +238,7 @@ void write_diffusers(const fs::path& folder, checkpoint::LateTensors tensors,
 }
 
 std::string pipeline_of(const ModelConfig& model) {
-  if (!model.unet.is_unconditional()) {
+  if (!models::is_unconditional(model)) {
     return models::family_of(model).diffusers->pipeline;
   }
   return model.compression > 1 ? kLatentPipeline : kPixelPipeline;

@@ -235,9 +235,11 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
                " is a model of architecture ", model["architecture"].get<std::string>(),
                ", but that of a ", pipeline.class_name, " is ", its.architecture,
                ". Hint: take both from one pipeline");
-  KINORA_CHECK(its.architecture != "class_unet" || model["unet"]["classes"] == "none", kConfig,
-               "[pipeline] ", denoiser, " is a U-Net that is told classes, but a ",
-               pipeline.class_name, " tells it none. Hint: take its folder alone");
+  const bool is_told_classes =
+      model.contains("unet") && model["unet"].value("classes", "none") != "none";
+  KINORA_CHECK(!is_told_classes, kConfig, "[pipeline] ", denoiser,
+               " is a U-Net that is told classes, but a ", pipeline.class_name,
+               " tells it none. Hint: take its folder alone");
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
   if (its.even_levels) {
     recipe["sample"]["spacing"] = "dit";

@@ -75,6 +75,10 @@ json head_width(const models::UnetConfig& own) {
 
 }  // namespace
 
+bool is_plain_unet(const models::ModelConfig& model) {
+  return model.unet.attends == models::UnetAttends::kPlaces;
+}
+
 std::string plain_unet_keys(const DiffusersConfig& config) {
   const auto channels =
       config.get<std::vector<int64_t>>("block_out_channels", {224, 448, 672, 896});

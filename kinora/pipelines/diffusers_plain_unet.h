@@ -11,6 +11,9 @@ namespace kinora::pipelines {
 
 inline constexpr const char* kPlainUnetClass = "UNet2DModel";
 
+/// Whether the model, a U-Net or not, is one.
+[[nodiscard]] bool is_plain_unet(const models::ModelConfig& model);
+
 /// unet_keys() and describe_unet() of it.
 [[nodiscard]] std::string plain_unet_keys(const DiffusersConfig& config);
 [[nodiscard]] std::string describe_plain_unet(const models::ModelConfig& model);

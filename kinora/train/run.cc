@@ -18,6 +18,7 @@
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
+#include "kinora/models/unconditional.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/train/own_text_encoder.h"
 #include "kinora/train/plan/memory_budget.h"
@@ -71,7 +72,7 @@ void name_classes(const data::Source& data, models::ModelConfig& model) {
   constexpr size_t kMostNames = 10000;  // they are in every checkpoint
   const std::vector<std::string>& names = data.class_names();
   const bool are_text = std::all_of(names.begin(), names.end(), is_utf8);
-  const bool is_told = !model.takes_text() && !model.unet.is_unconditional();
+  const bool is_told = !model.takes_text() && !models::is_unconditional(model);
   if (is_told && model.class_names.empty() && names.size() <= kMostNames && are_text) {
     model.class_names = names;
   }

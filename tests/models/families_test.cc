@@ -158,7 +158,7 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "Wan{2.1-T2V-1.3B,2.1-T2V-14B,2.1-I2V-14B,2.1-FLF2V-14B,2.2-T2V-A14B,2.2-I2V-A14B,"
             "2.2-TI2V-5B}, LTXVideo-{2B,13B}, "
             "UNet-{SD1,SD2,SDXL,SDXL-Refiner}, "
-            "ClassUNet-ImageNet. It "
+            "ClassUNet-{ImageNet,CelebAHQ}. It "
             "gives what is 0 or "
             "auto below; "
             "custom gives "
@@ -309,8 +309,9 @@ TEST(FamiliesTest, KeysOfAKindOfNetworkStayInTheirRoom) {
       readers.insert(source.path.stem().string());
     }
   }
-  EXPECT_EQ(readers, (std::set<std::string>{"compvis_pipeline", "diffusers_transformer",
-                                            "diffusers_unet", "ip_adapter_file"}))
+  EXPECT_EQ(readers,
+            (std::set<std::string>{"compvis_pipeline", "diffusers_plain_unet",
+                                   "diffusers_transformer", "diffusers_unet", "ip_adapter_file"}))
       << "what files of others say of their models. Hint: others ask models::shape_of()";
 }
 
