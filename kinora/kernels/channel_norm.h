@@ -41,8 +41,8 @@ void channel_affine(const ChannelAffine& call);
 /// What GroupNorm (Wu and He 2018) multiplies by and adds, made of the sums of its groups: with
 /// mean = sums[0][b][g] / elements and variance = max(sums[1][b][g] / elements - mean^2, 0),
 ///
-///   scale[b][c] = weight[c] / sqrt(variance + epsilon);  shift[b][c] = bias[c] - mean *
-///   scale[b][c]
+///   scale[b][c] = weight[c] / sqrt(variance + epsilon)
+///   shift[b][c] = bias[c] - mean * scale[b][c]
 ///
 /// for the channels c of group g, channels / groups in a row.
 struct GroupAffine {

@@ -721,8 +721,8 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, si
   }
   if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
     const at::Tensor all = side_by_side(kept.attention_last.value, kept.last.value);
-    const LinearWeights joined = joined_last(*both);
-    kept.result = all.defined() && joined.weight.defined()
+    const LinearWeights joined = all.defined() ? joined_last(*both) : LinearWeights{};
+    kept.result = joined.weight.defined()
                       ? pass.kernels.linear({.value = all}, joined)
                       : linear(pass, kept.last, both->mlp.fc2,
                                linear(pass, kept.attention_last, both->attention.proj));

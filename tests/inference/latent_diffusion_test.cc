@@ -15,7 +15,6 @@
 #include "kinora/inference/convert_weights.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
-#include "kinora/models/autoencoders/autoencoder_names.h"
 #include "kinora/models/autoencoders/autoencoder_vq.h"
 #include "kinora/models/model.h"
 #include "kinora/models/unets/unet_names.h"
@@ -23,6 +22,7 @@
 #include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
+#include "tests/inference/first_stage.h"
 #include "tests/models/formula_file.h"
 #include "tests/places.h"
 
@@ -72,15 +72,7 @@ class LatentDiffusionTest : public testing::Test {
   /// A file of the U-Net, its classes and this autoencoder.
   void write(const models::AutoencoderVqConfig& config) const {
     models::NamedTensors tensors;
-    models::AutoencoderVq first_stage(config);
-    for (const auto& [path, parameter] : first_stage.named_parameters()) {
-      at::Tensor value = models::formula_weight(path, parameter->shape);
-      if (models::is_kl_attention_weight(path)) {
-        value = value.unsqueeze(-1).unsqueeze(-1);
-      }
-      tensors["first_stage_model." +
-              models::compvis_kl_key(path, config.halves.block_out_channels.size())] = value;
-    }
+    add_first_stage(config, tensors);
     for (const nn::OtherName& name : models::compvis_unet_naming(unet())) {
       tensors[name.keys.front()] = models::formula_weight(name.path, shape_of(name));
     }

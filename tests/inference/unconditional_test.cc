@@ -16,7 +16,6 @@
 #include "kinora/inference/convert_weights.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
-#include "kinora/models/autoencoders/autoencoder_names.h"
 #include "kinora/models/autoencoders/autoencoder_vq.h"
 #include "kinora/models/model.h"
 #include "kinora/models/unets/unet_names.h"
@@ -25,6 +24,7 @@
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
+#include "tests/inference/first_stage.h"
 #include "tests/models/formula_file.h"
 #include "tests/places.h"
 
@@ -173,15 +173,7 @@ fs::path write_compvis(const fs::path& folder, const WeightsFile& its) {
       .halves = {.block_out_channels = {32, 32, 64}, .layers_per_block = 1, .latent_channels = 3},
       .num_vq_embeddings = 64,
       .vq_embed_dim = 3};
-  models::AutoencoderVq first_stage(config);
-  for (const auto& [path, parameter] : first_stage.named_parameters()) {
-    at::Tensor value = models::formula_weight(path, parameter->shape);
-    if (models::is_kl_attention_weight(path)) {
-      value = value.unsqueeze(-1).unsqueeze(-1);
-    }
-    tensors["first_stage_model." +
-            models::compvis_kl_key(path, config.halves.block_out_channels.size())] = value;
-  }
+  add_first_stage(config, tensors);
   models::write_tensors(folder / "celeba256.safetensors", tensors);
   return folder / "celeba256.safetensors";
 }

@@ -51,7 +51,7 @@ constexpr int64_t kManyRows = 256;
 constexpr int64_t kManyMacs = int64_t{1} << 30;
 constexpr float kVariantRatio = 1.25F;  // slower after its first run: no more
 constexpr float kAloneUs = 4.0F;        // that a run by itself takes more than one among others
-// Of a large result every so manieth row is compared, which meets every tile.
+// Of a large result one row in so many is compared: every tile has one.
 constexpr int64_t kComparedWhole = 1 << 22;
 constexpr int64_t kRowStep = 13;
 
