@@ -93,7 +93,8 @@ void describe_train(Fields& fields, RunConfig& config) {
              between(1, kMostSteps));
   fields.add(
       "self_test", train.self_test,
-      "After 20 steps, stop with the names of parameters that got no gradient or never moved.");
+      "After 20 steps, stop with the names of parameters that got no gradient or never moved. Of "
+      "sgd and prodigy, whose first steps may be tiny, those that never moved are a warning.");
   fields.add("log_every", train.log_every,
              "Steps between entries of TensorBoard (log.jsonl has all).", between(1, kMostSteps));
   fields.add(

@@ -98,7 +98,11 @@ StepRecord RunSteps::finish() {
     step_.update_importance();
   }
   if (self_test_ && pending.step == SelfTest::kSteps) {
-    self_test_->finish(run_.trainable->arena());
+    const kernels::UpdateRule rule = run_.config.optim.rule;
+    const bool begins_small =
+        rule == kernels::UpdateRule::kSgd || rule == kernels::UpdateRule::kProdigy;
+    self_test_->finish(run_.trainable->arena(),
+                       begins_small ? SelfTest::SmallSteps::kWarn : SelfTest::SmallSteps::kStop);
     self_test_.reset();
   }
   const StepTimes times = times_of(pending);

@@ -18,6 +18,11 @@ class SelfTest {
  public:
   static constexpr int64_t kSteps = 20;
 
+  /// What is done about a weight that had gradients and did not move. Steps of most rules are as
+  /// large as the learning rate, so that such a weight is lost: stop. SGD's are as large as the
+  /// gradients, and Prodigy begins with tiny ones: rounding may hide them for a while, so warn.
+  enum class SmallSteps : uint8_t { kStop, kWarn };
+
   /// Remembers a fingerprint of every weight as it is stored (fp32).
   SelfTest(std::vector<nn::NamedParameter> parameters, const optim::Arena& arena);
 
@@ -26,7 +31,7 @@ class SelfTest {
 
   /// After kSteps updates: kDiverged, naming every parameter that had only zero gradients or did
   /// not move, if there is one.
-  void finish(const optim::Arena& arena) const;
+  void finish(const optim::Arena& arena, SmallSteps small_steps) const;
 
  private:
   std::vector<nn::NamedParameter> parameters_;
