@@ -2,9 +2,10 @@
 
     python bench/make_pipeline_folder.py FOLDER                # 10.2 GiB, for `kinora bench load FOLDER`
     python bench/make_pipeline_folder.py FOLDER --kind sdxl    # 6.5 GiB, for `kinora sample --model FOLDER`
+    python bench/make_pipeline_folder.py FOLDER --kind sd15    # 2 GiB, to fine-tune
 
-pixart: PixArt-XL/2 512 px with T5-XXL and Stable Diffusion's autoencoder; sdxl: Stable Diffusion XL, whose tokenizers are
-the small ones of the tests.
+pixart: PixArt-XL/2 512 px with T5-XXL and Stable Diffusion's autoencoder; sdxl, sd15: Stable Diffusion XL and 1.5, whose
+tokenizers are the small ones of the tests.
 """
 
 import argparse
@@ -47,15 +48,17 @@ def write_pixart(folder, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--kind", choices=["pixart", "sdxl"], default="pixart")
+    parser.add_argument("--kind", choices=["pixart", "sdxl", "sd15"], default="pixart")
     parser.add_argument("--size", type=int, default=1024, help="of SDXL's pictures")
-    parser.add_argument("--small", action="store_true", help="SDXL of a few channels, to try this")
+    parser.add_argument("--small", action="store_true", help="Stable Diffusion of a few channels, to try this")
     parser.add_argument("--layers", type=int, default=28, help="blocks of the transformer")
     parser.add_argument("--text-layers", type=int, default=24)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     if arguments.kind == "pixart":
         write_pixart(arguments.folder, arguments)
+    elif arguments.kind == "sd15":
+        sdxl_pipeline.random_sd15(arguments).save_pretrained(arguments.folder)
     else:
         sdxl_pipeline.random_pipeline(arguments).save_pretrained(arguments.folder)
 

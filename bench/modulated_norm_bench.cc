@@ -85,7 +85,7 @@ struct Shape {
   [[nodiscard]] int64_t vectors() const { return (rows + rows_per_vector - 1) / rows_per_vector; }
 };
 
-/// Arguments: rows, width, rows a vector, h as two 8-bit copies (0, 1).
+/// Arguments: rows, width, rows a vector, h as two 8-bit copies (0, 1), whether the cache has all.
 void BM_NormForward(benchmark::State& state) {
   if (skip_without_gpu(state)) {
     return;
@@ -93,7 +93,7 @@ void BM_NormForward(benchmark::State& state) {
   const Shape shape(state);
   const bool fp8 = state.range(3) != 0;
   const int64_t bytes = shape.numel() * 8 + shape.rows * 8 + shape.vectors() * shape.width * 3 * 4;
-  const int64_t sets = num_sets(bytes);
+  const int64_t sets = state.range(4) != 0 ? 1 : num_sets(bytes);
   const Arrays x(sets, shape.numel(), DType::kBF16, true);
   const Arrays branch(sets, shape.numel(), DType::kBF16, true);
   const Arrays x_out(sets, shape.numel(), DType::kBF16, false);
@@ -276,7 +276,28 @@ void BM_UpdateScales(benchmark::State& state) {
   });
 }
 
-void norm_shapes(benchmark::internal::Benchmark* bench) {
+void forward_shapes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"rows", "width", "per_vector", "fp8", "cached"})->UseManualTime();
+  bench->Unit(benchmark::kMicrosecond)->MinTime(0.25);
+  for (const int64_t fp8 : {0, 1}) {
+    for (const int64_t rows_per_vector : {256, 1024}) {
+      bench->Args({65536, 1152, rows_per_vector, fp8, 0});
+    }
+    for (const int64_t rows : {2048, 512}) {
+      bench->Args({rows, 1152, 256, fp8, 0});
+    }
+  }
+  for (const int64_t width : {384, 768, 3072}) {
+    bench->Args({65536, width, 256, 0, 0});
+  }
+  // Of drawing, where the kernel before has just written the row.
+  for (const int64_t rows : {512, 1024, 2048, 4096, 8192}) {
+    bench->Args({rows, 1152, rows / 2, 0, 1});
+  }
+  bench->Args({8192, 320, 4096, 0, 1})->Args({2048, 640, 1024, 0, 1});
+}
+
+void backward_shapes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"rows", "width", "per_vector", "fp8"})->UseManualTime();
   bench->Unit(benchmark::kMicrosecond)->MinTime(0.25);
   for (const int64_t fp8 : {0, 1}) {
@@ -299,8 +320,8 @@ void matrix_shapes(benchmark::internal::Benchmark* bench) {
 }
 
 BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMicrosecond);
-BENCHMARK(BM_NormForward)->Apply(norm_shapes);
-BENCHMARK(BM_NormBackward)->Apply(norm_shapes);
+BENCHMARK(BM_NormForward)->Apply(forward_shapes);
+BENCHMARK(BM_NormBackward)->Apply(backward_shapes);
 BENCHMARK(BM_Quantise)->Apply(matrix_shapes);
 BENCHMARK(BM_QuantiseBoth)->Apply(matrix_shapes);
 BENCHMARK(BM_TransposeBytes)->Apply(matrix_shapes);

@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from diffusers import (AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel)
+from diffusers import (AutoencoderKL, DDIMScheduler, EulerDiscreteScheduler, StableDiffusionPipeline,
+                       StableDiffusionXLPipeline, UNet2DConditionModel)
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 import measure
@@ -30,6 +31,34 @@ def text_encoder(kind, width, heads, layers, activation, **more):
                                eos_token_id=2, **more))
 
 
+def frozen(parts):
+    return {name: part.requires_grad_(False).eval().to(torch.bfloat16) for name, part in parts.items()}
+
+
+def autoencoder_of(channels, factor):
+    return AutoencoderKL(
+        block_out_channels=channels, layers_per_block=2, down_block_types=["DownEncoderBlock2D"] * 4,
+        up_block_types=["UpDecoderBlock2D"] * 4, scaling_factor=factor, force_upcast=False)
+
+
+def random_sd15(arguments):
+    """Of Stable Diffusion 1.5's sizes, or small ones."""
+    torch.manual_seed(0)
+    small = arguments.small
+    config = dict(unet.VERSIONS["1"], sample_size=64)
+    if small:
+        config |= {"block_out_channels": [32, 32, 32, 32], "attention_head_dim": 2, "cross_attention_dim": 64}
+    with torch.device(arguments.device):
+        parts = {"unet": UNet2DConditionModel(**config),
+                 "vae": autoencoder_of([32] * 4 if small else [128, 256, 512, 512], 0.18215),
+                 "text_encoder": text_encoder(CLIPTextModel, *((64, 1, 2) if small else (768, 12, 12)), "quick_gelu")}
+    return StableDiffusionPipeline(
+        **frozen(parts), tokenizer=CLIPTokenizer.from_pretrained(TOKENIZERS / "tokenizer"),
+        scheduler=DDIMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False,
+                                set_alpha_to_one=False, steps_offset=1),
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False)
+
+
 def random_pipeline(arguments):
     """Of SDXL's sizes; on the CPU its parts are small."""
     torch.manual_seed(0)
@@ -42,16 +71,13 @@ def random_pipeline(arguments):
         channels = [32] * 4
     with torch.device(arguments.device):
         network = UNet2DConditionModel(**config)
-        autoencoder = AutoencoderKL(
-            block_out_channels=channels, layers_per_block=2, down_block_types=["DownEncoderBlock2D"] * 4,
-            up_block_types=["UpDecoderBlock2D"] * 4, scaling_factor=0.13025, force_upcast=False)
+        autoencoder = autoencoder_of(channels, 0.13025)
         first = text_encoder(CLIPTextModel, *((64, 1, 2) if small else (768, 12, 12)), "quick_gelu")
         second = text_encoder(CLIPTextModelWithProjection, *((64, 1, 2) if small else (1280, 20, 32)), "gelu",
                               projection_dim=1280)
     parts = {"unet": network, "vae": autoencoder, "text_encoder": first, "text_encoder_2": second}
     return StableDiffusionXLPipeline(
-        **{name: part.requires_grad_(False).eval().to(torch.bfloat16) for name, part in parts.items()},
-        tokenizer=CLIPTokenizer.from_pretrained(TOKENIZERS / "tokenizer"),
+        **frozen(parts), tokenizer=CLIPTokenizer.from_pretrained(TOKENIZERS / "tokenizer"),
         tokenizer_2=CLIPTokenizer.from_pretrained(TOKENIZERS / "tokenizer_2"),
         scheduler=EulerDiscreteScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear",
                                          timestep_spacing="leading", steps_offset=1), add_watermarker=False)
