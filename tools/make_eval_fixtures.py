@@ -8,6 +8,7 @@ tests/eval/data/metrics.safetensors    features, logits and images, and what tor
 tests/eval/data/networks.safetensors   what pytorch-fid's, torch-fidelity's and clean-fid's Inception and
                                        judge_cifar.py's ResNet-20 make of formula.py's weights and pixels
 tests/eval/data/script.pt              a tiny TorchScript network of images and clips
+tests/eval/data/middle.pt, flow.pt     and of two frames: the mean of both; red's change to the right, green's downwards
 tests/io/data/npz/                     what NumPy writes
 
 Wants torch, torchvision, scipy, torch-fidelity, pytorch-fid, clean-fid, prdc and scikit-image."""
@@ -158,6 +159,18 @@ class Script(torch.nn.Module):
         return features, values.mean(2)
 
 
+class Middle(torch.nn.Module):
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor):
+        return (first + second) / 2
+
+
+class Flow(torch.nn.Module):
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor):
+        return (second - first)[:, :2]
+
+
 def arrays():
     floats = np.arange(24, dtype=np.float64).reshape(2, 3, 4) / 8
     members = {"doubles": floats, "floats": floats.astype(np.float32), "halves": floats.astype(np.float16),
@@ -178,7 +191,8 @@ def main():
     EVAL.mkdir(parents=True, exist_ok=True)
     NPZ.mkdir(parents=True, exist_ok=True)
     arrays()
-    torch.jit.save(torch.jit.script(Script()), EVAL / "script.pt")
+    for name, network in (("script", Script()), ("middle", Middle()), ("flow", Flow())):
+        torch.jit.save(torch.jit.script(network), EVAL / f"{name}.pt")
     metrics()
     networks()
 

@@ -1,5 +1,6 @@
 // kinora eval SAMPLES [REFERENCE] --features FILE: how near samples are to real ones; --clip
-// FOLDER: how well they show their prompts.
+// FOLDER: how well they show their prompts; --metrics consistency, --interpolator, --flow: how
+// clips hold together and move.
 
 #include <chrono>
 #include <cmath>
@@ -10,6 +11,7 @@
 
 #include "apps/kinora/commands.h"
 #include "apps/kinora/eval_clip.h"
+#include "apps/kinora/eval_clips.h"
 #include "apps/kinora/eval_scenes.h"
 #include "apps/kinora/eval_scores.h"
 #include "apps/kinora/ranks.h"
@@ -60,8 +62,10 @@ void describe(nlohmann::ordered_json& report, const std::string& name, const Sid
 
 void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, at::Device device) {
   device::configure_computation(arguments.threads, /*deterministic=*/false);
-  if (!arguments.clip.empty()) {
-    const nlohmann::ordered_json report = score_clip(arguments, group, device);
+  if (!arguments.clip.empty() || arguments.judges_clips()) {
+    const nlohmann::ordered_json report = arguments.judges_clips()
+                                              ? score_clips(arguments, group, device)
+                                              : score_clip(arguments, group, device);
     if (group.rank() == 0) {
       print(report, arguments.json);
     }

@@ -29,11 +29,6 @@ struct Description {
   PixelNorm norm;
 };
 
-/// "KIND CHECKSUM" of a file.
-std::string named_by_content(const char* kind, const fs::path& path) {
-  return std::string(kind) + " " + io::checksum(io::MappedFile(path).bytes());
-}
-
 std::array<double, 3> three_numbers(const nlohmann::json& value, const std::string& key) {
   const auto is_number = [](const nlohmann::json& each) { return each.is_number(); };
   KINORA_CHECK(
@@ -81,6 +76,10 @@ Description recognise(const fs::path& path, const checkpoint::WeightsFile& file)
 
 }  // namespace
 
+std::string named_by_content(const std::string& kind, const fs::path& path) {
+  return kind + " " + io::checksum(io::MappedFile(path).bytes());
+}
+
 std::unique_ptr<FeatureNetwork> open_network(const NetworkChoice& choice, at::Device device) {
   KINORA_CHECK(choice.weights.empty() != choice.script.empty(), kConfig,
                "[features] give one of weights and TorchScript");
@@ -100,7 +99,7 @@ std::unique_ptr<FeatureNetwork> open_network(const NetworkChoice& choice, at::De
                kInceptionName, " or ", kResnetName, ", got ", quote(description.architecture));
   std::string name = named_by_content(kResnetName, path);
   if (is_described) {
-    name = named_by_content(name.c_str(), choice.weights);  // mean and std are part of it
+    name = named_by_content(name, choice.weights);  // mean and std are part of it
   }
   return std::make_unique<CifarResnet>(file, std::move(name), description.norm, device);
 }

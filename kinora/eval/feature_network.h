@@ -52,6 +52,10 @@ struct NetworkChoice {
   PixelRange script_range = PixelRange::kBytes;
 };
 
+/// "KIND CHECKSUM" of a file: a name of its content.
+[[nodiscard]] std::string named_by_content(const std::string& kind,
+                                           const std::filesystem::path& path);
+
 /// Opens it on `device`. A description is an object with "architecture" ("inception-v3-fid" or
 /// "resnet20-cifar") and "weights" (a path from the description's folder), and for the ResNet
 /// perhaps "mean" and "std" by channel (of pixels in [0, 1]). kIo for files that are none of these,

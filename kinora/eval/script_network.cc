@@ -29,6 +29,18 @@ at::Tensor checked(const at::Tensor& output, int64_t batch, const char* what) {
   return output.reshape({batch, output.size(1)}).to(at::kFloat);
 }
 
+torch::jit::Module load(const std::filesystem::path& path, at::Device device) {
+  try {
+    torch::jit::Module module = torch::jit::load(path.string(), device);
+    module.eval();
+    (void)module.get_method("forward");
+    return module;
+  } catch (const std::exception& error) {
+    throw_error(ErrorKind::kIo, "[torchscript] ", path.string(),
+                " must be a TorchScript module with a method forward, got: ", first_line(error));
+  }
+}
+
 }  // namespace
 
 struct ScriptNetwork::Script {
@@ -41,20 +53,14 @@ ScriptNetwork::ScriptNetwork(const NetworkChoice& choice, std::string name, at::
       size_(choice.script_size),
       range_(choice.script_range),
       script_(std::make_unique<Script>()) {
-  try {
-    script_->module = torch::jit::load(choice.script.string(), device);
-    script_->module.eval();
-    for (const c10::Argument& argument :
-         script_->module.get_method("forward").function().getSchema().arguments()) {
-      const std::string& flag = argument.name();
-      if (argument.type()->kind() == c10::TypeKind::BoolType &&
-          (flag == "return_features" || flag == "rescale" || flag == "resize")) {
-        script_->flags.emplace(flag, true);
-      }
+  script_->module = load(choice.script, device);
+  for (const c10::Argument& argument :
+       script_->module.get_method("forward").function().getSchema().arguments()) {
+    const std::string& flag = argument.name();
+    if (argument.type()->kind() == c10::TypeKind::BoolType &&
+        (flag == "return_features" || flag == "rescale" || flag == "resize")) {
+      script_->flags.emplace(flag, true);
     }
-  } catch (const std::exception& error) {
-    throw_error(ErrorKind::kIo, "[torchscript] ", choice.script.string(),
-                " must be a TorchScript module with a method forward, got: ", first_line(error));
   }
 }
 
@@ -93,6 +99,30 @@ NetworkOutput ScriptNetwork::forward(const at::Tensor& inputs) const {
   const auto& parts = output.toTupleRef().elements();
   return {.features = checked(parts[0].toTensor(), batch, "features"),
           .logits = checked(parts[1].toTensor(), batch, "logits")};
+}
+
+struct PairScript::Script {
+  torch::jit::Module module;
+};
+
+PairScript::PairScript(const std::filesystem::path& path, at::Device device)
+    : name_(named_by_content("torchscript", path)),
+      script_(std::make_unique<Script>(load(path, device))) {}
+
+PairScript::~PairScript() = default;
+
+at::Tensor PairScript::forward(const at::Tensor& first, const at::Tensor& second) const {
+  c10::IValue output;
+  try {
+    output = script_->module.get_method("forward")({first, second});
+  } catch (const std::exception& error) {
+    throw_error(ErrorKind::kConfig, "[torchscript] ", name_, " must take two frames of ",
+                first.sizes(), " float32, got: ", first_line(error));
+  }
+  KINORA_CHECK(output.isTensor() && output.toTensor().is_floating_point(), kShape,
+               "[torchscript] a network of two frames must return a tensor of floats, got ",
+               output.tagKind());
+  return output.toTensor().to(at::kFloat);
 }
 
 }  // namespace kinora::eval

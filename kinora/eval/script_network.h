@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -31,6 +32,27 @@ class ScriptNetwork : public FeatureNetwork {
   std::string name_;
   int64_t size_;
   PixelRange range_;
+  std::unique_ptr<Script> script_;
+};
+
+/// A TorchScript file whose forward takes two frames. Only for files from people who are trusted,
+/// likewise.
+class PairScript {
+ public:
+  /// kIo for files that are no TorchScript.
+  PairScript(const std::filesystem::path& path, at::Device device);
+  ~PairScript();
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+
+  /// first, second: float32 [B, 3, H, W]. Returns a tensor of floats as float32. kShape for what is
+  /// none, kConfig for what the script throws.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& first, const at::Tensor& second) const;
+
+ private:
+  struct Script;
+
+  std::string name_;
   std::unique_ptr<Script> script_;
 };
 

@@ -199,6 +199,48 @@ TEST_F(EvalTest, ComparesClipsByTorchScript) {
   EXPECT_EQ(json.at("num_samples"), 12);
 }
 
+TEST_F(EvalTest, JudgesHowClipsHoldTogetherAndMove) {
+  for (int clip = 0; clip < 4; ++clip) {
+    for (int frame = 0; frame < 3; ++frame) {
+      write_noise("e/clip-" + std::to_string(clip) + "/frame_000" + std::to_string(frame) + ".png",
+                  30);
+    }
+  }
+  const auto data = [](const char* name) {
+    return source_path(std::string("tests/eval/data/") + name);
+  };
+  std::vector<std::string> arguments = {(folder() / "e").string(),
+                                        "--clips",
+                                        "3",
+                                        "--batch",
+                                        "2",
+                                        "--metrics",
+                                        "consistency",
+                                        "--torchscript",
+                                        data("script.pt"),
+                                        "--interpolator",
+                                        data("middle.pt"),
+                                        "--flow",
+                                        data("flow.pt"),
+                                        "--json"};
+  const nlohmann::json json = report(run(arguments));
+  EXPECT_EQ(json.at("num_samples"), 4);
+  EXPECT_GT(json.at("frame_consistency").get<double>(), 0.9);  // noise of the same means
+  EXPECT_LT(json.at("motion_smoothness").get<double>(), 0.99);
+  EXPECT_EQ(json.at("dynamic_degree"), 1.0);
+  arguments.insert(arguments.end(), {"--ranks", "2"});
+  EXPECT_EQ(report(run(arguments)), json);
+  const std::string clip = eval::write_clip_folder(folder() / "clip").string();
+  const nlohmann::json by_clip = report(run({(folder() / "e").string(), "--clips", "3", "--metrics",
+                                             "consistency", "--clip", clip, "--json"}));
+  EXPECT_LE(by_clip.at("frame_consistency").get<double>(), 1.0);
+  EXPECT_EQ(by_clip.contains("clip_score"), false);
+  expect_refusal(run({(folder() / "e").string(), "--flow", data("flow.pt")}), kUsage,
+                 "clips of 3 frames or more. Hint: --clips 16");
+  expect_refusal(run({(folder() / "e").string(), "--clips", "2", "--flow", data("flow.pt")}),
+                 kUsage, "clips of 3 frames or more");
+}
+
 TEST_F(EvalTest, ScoresPicturesByClip) {
   const std::string clip = eval::write_clip_folder(folder() / "clip").string();
   std::string lines;

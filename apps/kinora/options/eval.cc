@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,27 @@ void add_network_options(CLI::App& command, EvalOptions& options) {
              "signed (-1 to 1)");
 }
 
+/// What is asked of clips by themselves goes with nothing else.
+void check_clips(const EvalArguments& arguments) {
+  const EvalOptions& eval = arguments.eval;
+  const bool wants_consistency = std::ranges::count(eval.metrics, "consistency") > 0;
+  const bool wants_motion = !arguments.interpolator.empty() || !arguments.flow.empty();
+  if (!wants_consistency && !wants_motion) {
+    return;
+  }
+  const bool is_alone = eval.metrics.size() == (wants_consistency ? 1 : 0) &&
+                        eval.reference.empty() && eval.out.empty() && arguments.scenes == 0 &&
+                        !arguments.pairs && (arguments.clip.empty() || wants_consistency);
+  KINORA_CHECK(is_alone, kConfig,
+               "[eval] consistency, --interpolator and --flow judge clips by themselves, and go "
+               "with no reference, other --metrics, --out, --pairs or --scenes, and consistency "
+               "alone with --clip");
+  const int64_t fewest = wants_motion ? 3 : 2;
+  KINORA_CHECK(eval.set.frames >= fewest, kConfig, "[eval] ",
+               wants_motion ? "--interpolator and --flow need" : "consistency needs", " clips of ",
+               fewest, " frames or more. Hint: --clips 16");
+}
+
 }  // namespace
 
 void add_eval(CLI::App& app, Chosen& chosen) {
@@ -55,9 +77,10 @@ void add_eval(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("--metrics", options.metrics,
                    "Separated by commas: frechet, fid (the same, insists on the Inception), is, "
-                   "prdc, kernel, classes; default: frechet")
+                   "prdc, kernel, classes; of clips, alone, consistency (of their frames); "
+                   "default: frechet")
       ->delimiter(',')
-      ->check(CLI::IsMember({"frechet", "fid", "is", "prdc", "kernel", "classes"}));
+      ->check(CLI::IsMember({"frechet", "fid", "is", "prdc", "kernel", "classes", "consistency"}));
   add_network_options(*command, options);
   command->add_option("--out", options.out, "Write the samples' statistics to this .npz file");
   command->add_flag("--pairs", arguments->pairs,
@@ -87,6 +110,12 @@ void add_eval(CLI::App& app, Chosen& chosen) {
       ->add_option("--clips", options.set.frames,
                    "The samples are clips; of each so many frames are taken, from the middle")
       ->check(whole(1));
+  command->add_option("--interpolator", arguments->interpolator,
+                      "A TorchScript network that makes the frame between two: motion smoothness "
+                      "of clips. It runs its author's code");
+  command->add_option("--flow", arguments->flow,
+                      "A TorchScript network of optical flow: how many clips move. It runs its "
+                      "author's code");
   command->add_option("--labels", options.set.labels,
                       "JSON: an object of the samples' classes by file name");
   command->add_option("--limit", options.set.limit, "Only the first so many of each side")
@@ -105,11 +134,13 @@ void add_eval(CLI::App& app, Chosen& chosen) {
       eval.metrics = {"frechet"};
     }
     KINORA_CHECK(!eval.metrics.empty() || !eval.out.empty() || arguments->scenes > 0 ||
-                     !arguments->clip.empty(),
+                     !arguments->clip.empty() || arguments->judges_clips(),
                  kConfig,
                  "[eval] nothing is asked for. Hint: give a reference, --metrics, --clip or --out");
-    KINORA_CHECK(arguments->clip.empty() || (eval.metrics.empty() && eval.out.empty() &&
-                                             arguments->scenes == 0 && !arguments->pairs),
+    check_clips(*arguments);
+    KINORA_CHECK(arguments->clip.empty() || arguments->judges_clips() ||
+                     (eval.metrics.empty() && eval.out.empty() && arguments->scenes == 0 &&
+                      !arguments->pairs),
                  kConfig,
                  "[eval] --clip is a judge of its own, and goes with no reference, --metrics, "
                  "--out, --pairs or --scenes");

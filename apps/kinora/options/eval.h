@@ -30,10 +30,18 @@ struct EvalArguments {
   /// A CLIP that says how well samples show their prompts; empty: not asked for. `samples` may be a
   /// run or checkpoint, which draws them.
   std::string clip = {};
-  std::string prompts = {};             ///< a file of the samples' prompts; empty: theirs
+  std::string interpolator = {};  ///< TorchScript of two frames, for motion smoothness; or empty
+  std::string flow = {};          ///< the same, for the dynamic degree
+  std::string prompts = {};       ///< a file of the samples' prompts; empty: theirs
   std::optional<double> guidance = {};  ///< of what a run draws; nothing: the recipe's
   uint64_t seed = 0;                    ///< likewise
   bool json = false;
+
+  /// Whether clips are asked for by themselves: what score_clips() computes.
+  [[nodiscard]] bool judges_clips() const {
+    return eval.metrics == std::vector<std::string>{"consistency"} || !interpolator.empty() ||
+           !flow.empty();
+  }
   DeviceChoice device = DeviceChoice::kAuto;
   int64_t threads = 0;
   RankArguments ranks;
