@@ -107,13 +107,15 @@ function(kinora_module name)
                                              LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}")
 endfunction()
 
-# kinora_test(ROOM SOURCES a_test.cc ... [DEPS ...] [LABELS gpu ...] [SHARDS n])
+# kinora_test(ROOM SOURCES a_test.cc ... [DEPS ...] [LABELS gpu ...] [SHARDS n] [THREADS n])
 #
 # The test binary kinora_ROOM_test. CTest runs it as one process, since loading libtorch takes longer
-# than most tests, or as n processes of every n-th test, where they take minutes. Run it where it was
-# built: tests find their fixtures (tests/ROOM/data) through tests/places.h.
+# than most tests, or as n processes of every n-th test, where they take minutes. THREADS are those of
+# OpenMP, by default as many as cores: where a room's tensors are tiny, more than one wait for each
+# other. Run it where it was built: tests find their fixtures (tests/ROOM/data) through
+# tests/places.h.
 function(kinora_test room)
-  cmake_parse_arguments(ARG "" "SHARDS" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SHARDS;THREADS" "SOURCES;DEPS;LABELS" ${ARGN})
   set(target kinora_${room}_test)
   kinora_batches(files ${target} ${ARG_SOURCES})
   add_executable(${target} ${files})
@@ -125,6 +127,10 @@ function(kinora_test room)
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)
   endif()
+  set(threads)
+  if(ARG_THREADS)
+    set(threads "OMP_NUM_THREADS=${ARG_THREADS};")
+  endif()
   foreach(shard RANGE 1 ${ARG_SHARDS})
     set(name ${room})
     if(ARG_SHARDS GREATER 1)
@@ -135,7 +141,7 @@ function(kinora_test room)
     # Waiting threads leave the processor to the tests beside them. scripts/test.sh reads the reports.
     set_tests_properties(
       ${name} PROPERTIES TIMEOUT 1800 LABELS "${ARG_LABELS}" ENVIRONMENT
-      "OMP_WAIT_POLICY=passive;GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index};\
+      "OMP_WAIT_POLICY=passive;${threads}GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${index};\
 GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/reports/${name}.xml")
   endforeach()
 endfunction()
