@@ -93,8 +93,8 @@ TEST_F(WeightsFileTest, AnIndexNamesFilesOfItsFolderAlone) {
   }
   EXPECT_THAT(refusal(naming("other.safetensors")), HasSubstr("which is not beside it"));
   EXPECT_THAT(refusal(R"({"weight_map": {"a": 3}})"), HasSubstr("must be text"));
-  EXPECT_THAT(refusal(std::string(1'000'000, '[')), HasSubstr("a JSON object with a weight_map"));
-  EXPECT_THAT(refusal(R"({"weight_map": )" + std::string(1'000'000, '[')),
+  EXPECT_THAT(refusal(std::string(200'000, '[')), HasSubstr("a JSON object with a weight_map"));
+  EXPECT_THAT(refusal(R"({"weight_map": )" + std::string(200'000, '[')),
               HasSubstr("a JSON object with a weight_map"));
 }
 

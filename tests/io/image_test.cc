@@ -111,6 +111,14 @@ TEST(ImageTest, ReusesItsMemory) {
   EXPECT_EQ(image.pixels.data(), before);
 }
 
+constexpr size_t kHeaderBytes = 256;
+// Sanitizers make decoding some ten times as slow, and ask but that no cut is read past its end.
+#ifdef __SANITIZE_ADDRESS__
+constexpr size_t kCutStep = 7;
+#else
+constexpr size_t kCutStep = 1;
+#endif
+
 TEST(ImageTest, EveryTruncationIsAnErrorThatNamesTheFile) {
   for (const Case& c : all_cases()) {
     const std::vector<std::byte> bytes = read_fixture(c.name);
@@ -121,11 +129,12 @@ TEST(ImageTest, EveryTruncationIsAnErrorThatNamesTheFile) {
     // take nothing but the padding of the last chunk, or the code that ends a fax, leave a whole
     // file.
     const size_t end = c.name == "fax.tif" ? 4 : 1;
-    for (size_t size = 0; size + end < bytes.size(); ++size) {
+    for (size_t size = 0; size + end < bytes.size(); size += size < kHeaderBytes ? 1 : kCutStep) {
       SCOPED_TRACE(c.name + " cut to " + std::to_string(size));
-      const std::string message = error_message(ErrorKind::kIo, [&] {
-        (void)decode_image({bytes.data(), size}, "folder/" + c.name);
-      });
+      // A copy, behind whose end sanitizers watch.
+      const std::vector<std::byte> cut(bytes.data(), bytes.data() + size);
+      const std::string message =
+          error_message(ErrorKind::kIo, [&] { (void)decode_image(cut, "folder/" + c.name); });
       ASSERT_THAT(message, HasSubstr("folder/" + c.name));
     }
   }

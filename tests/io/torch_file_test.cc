@@ -441,6 +441,9 @@ TEST_F(MadeTorchFileTest, BombsAreRefused) {
                       "0h\x01"
                       "0"),
               HasSubstr("contains itself"));
+}
+
+TEST_F(MadeTorchFileTest, ValuesAreLimited) {
   EXPECT_THAT(refusal(times(10'000'001, "N") + times(10'000'000, "0")), HasSubstr("values"));
 }
 
