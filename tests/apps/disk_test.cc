@@ -85,7 +85,7 @@ TEST_P(DiskRanksTest, EqualRanksInMemory) {
   expect_nothing_left();
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, DiskRanksTest, testing::Values("ddp", "zero2", "zero3"),
+INSTANTIATE_TEST_SUITE_P(Stages, DiskRanksTest, testing::Values("ddp", "zero3"),
                          [](const auto& info) { return std::string(info.param); });
 
 // KINORA_DISK_KILLS says how many kills there are.

@@ -204,7 +204,6 @@ TEST_F(ShownUnetTest, APlainUnetLearnsToFillInAndToEdit) {
 TEST_F(ShownUnetTest, SixStepsEqualThreeAndThreeOnOneRankAndTwo) {
   const Arguments held_out = {"data.validation=4", "validation.every=3", "validation.bands=2",
                               "lr.value=1.0e-2", "data.flip=true"};
-  expect_exact("inpaint", inpainting(held_out));
   expect_exact("edit", editing(held_out));
   expect_exact("controlled",
                inpainting(joined(held_out, {"data.control=true", "model.unet.controls=1",
