@@ -112,7 +112,7 @@ TEST(ImageTest, ReusesItsMemory) {
 }
 
 constexpr size_t kHeaderBytes = 256;
-// Sanitizers make decoding some ten times as slow, and ask but that no cut is read past its end.
+// Sanitizers make decoding ten times slower, and need only some cuts to see reads past an end.
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t kCutStep = 7;
 #else
