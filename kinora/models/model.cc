@@ -27,4 +27,11 @@ void Model::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::Recom
                " has no fast path. Hint: leave model.path at auto");
 }
 
+void Model::offload_activations(int64_t num_blocks, const at::Device& /*device*/) {
+  KINORA_CHECK(
+      num_blocks == 0, kConfig, "[model] ", name_of(config_),
+      " cannot keep activations in the host's memory. Hint: train.recompute=block computes "
+      "them again");
+}
+
 }  // namespace kinora::models

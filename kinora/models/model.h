@@ -82,6 +82,13 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// none.
   virtual void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                              ops::Recompute level = ops::Recompute::kNone);
+  /// Whether offload_activations() can.
+  [[nodiscard]] virtual bool can_offload_activations() const { return false; }
+  /// Has the fast path keep what the first `num_blocks` blocks need for backward in the host's
+  /// memory from now on: 0 = none, depth = every block. kConfig where it cannot.
+  virtual void offload_activations(int64_t num_blocks, const at::Device& device);
+  /// Bytes of the host's memory that this has taken.
+  [[nodiscard]] virtual int64_t offloaded_activation_bytes() const { return 0; }
   /// Once before the passes of an optimizer step, when weights have changed: quantises them where
   /// the fast path computes in fp8.
   virtual void begin_step() {}

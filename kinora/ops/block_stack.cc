@@ -17,6 +17,7 @@
 #include "kinora/core/error.h"
 #include "kinora/ops/branch_pass.h"
 #include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/host_activations.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/recompute.h"
 
@@ -174,6 +175,9 @@ struct Pass : torch::CustomClassHolder {
       column = end_column;
     }
     final_column = column;
+    if (keeps && stack.host_activations != nullptr) {
+      offloaded.emplace(stack.host_activations, stack.blocks.size());
+    }
   }
 
   BlockKernels& kernels;
@@ -193,6 +197,7 @@ struct Pass : torch::CustomClassHolder {
   at::Tensor vectors;                                 ///< fp32 [V, n C]
   at::Tensor ones;                                    ///< a gate: [V, C] of one value
   std::vector<KeptBranch> kept;                       ///< by place
+  std::optional<OffloadedPass> offloaded;             ///< what of it is at the host
   at::Tensor x_out;
   NormStatistics norm_final;
 
@@ -210,6 +215,10 @@ struct Pass : torch::CustomClassHolder {
   }
   [[nodiscard]] Recompute recompute_of(int64_t block) const {
     return block < stack.recomputed_blocks ? Recompute::kBlock : stack.recompute;
+  }
+  /// Whether what the block keeps goes to the host: that of the last one is needed at once.
+  [[nodiscard]] bool offloads(int64_t block) const {
+    return offloaded && block < stack.offloaded_blocks && block + 1 < std::ssize(stack.blocks);
   }
   [[nodiscard]] bool modulates_in_blocks() const {
     return !groups.empty() && groups.front().bucket < 0;
@@ -458,6 +467,25 @@ void forget(Pass& pass, Recompute level, size_t first, size_t end) {
   }
 }
 
+/// Has what the block keeps, of the places [first, end), go to the host while the next one
+/// computes, and gives back the memory of the one before.
+void offload(Pass& pass, int64_t block, size_t first, size_t end) {
+  if (!pass.offloaded) {
+    return;
+  }
+  pass.offloaded->finish_sending();
+  if (!pass.offloads(block)) {
+    return;
+  }
+  std::vector<at::Tensor*> tensors;
+  std::vector<at::Tensor> fixed{pass.branches.text};
+  for (size_t k = first; k < end; ++k) {
+    push_tensors(pass.kept[k], tensors);
+    fixed.insert(fixed.end(), {pass.kept[k].leaf, pass.kept[k].graph});
+  }
+  pass.offloaded->send(static_cast<size_t>(block), tensors, fixed);
+}
+
 /// What a branch keeps by the streams that it is off: of place k, where it computes.
 std::array<KeptBranch*, kStreams> kept_of(std::vector<KeptBranch>& kept, const Place& place,
                                           size_t k) {
@@ -517,6 +545,7 @@ std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
       call_hook(pass, BucketMoment::kAfterForward, place.block);
       if (pass.keeps()) {
         forget(pass, pass.recompute_of(place.block), first, k + 1);
+        offload(pass, place.block, first, k + 1);
       }
     }
   }
@@ -732,6 +761,9 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     KeptBranch& kept = pass.kept[k];
     if (place.is_last) {
       call_hook(pass, BucketMoment::kBeforeBackward, place.block);
+      if (pass.offloaded) {
+        pass.offloaded->fetch(static_cast<size_t>(place.block));
+      }
       if (pass.stack.overwrites_gradients) {  // not before: they may be elsewhere until then
         zero_gradients(added_gradients(pass, static_cast<size_t>(place.block)));
       }
@@ -795,6 +827,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     }
     complete(first);
   }
+  pass.offloaded.reset();  // other passes can have its place
   if (!wants_vectors) {
     return result;
   }

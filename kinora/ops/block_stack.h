@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -154,6 +155,8 @@ struct LinearRanks {
   std::function<void(const at::Tensor&)> sum = {};
 };
 
+class HostActivations;
+
 struct BlockStack {
   std::vector<Block> blocks;
   /// Linears of SiLU(condition) that make the blocks' vectors, in order: out = C x some blocks'.
@@ -168,6 +171,11 @@ struct BlockStack {
   /// kBlock keeps the result of a block's last branch, too: an activation more a block, a product
   /// less in backward.
   bool keeps_results = false;
+  /// What the first `offloaded_blocks` blocks keep lies in the host's memory until backward, but
+  /// for the stack's last block, which goes back at once. Graphs of autograd inside of a block, as
+  /// of a FunctionBody, stay where they are. Null: nothing does.
+  std::shared_ptr<HostActivations> host_activations = {};
+  int64_t offloaded_blocks = 0;
   /// Backward overwrites the gradients of weights, and all others hold nothing before it adds.
   bool overwrites_gradients = false;
   LinearRanks ranks = {};

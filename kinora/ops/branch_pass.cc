@@ -629,6 +629,17 @@ std::vector<const LinearWeights*> linears_of(const Branch& branch) {
 
 }  // namespace
 
+void push_tensors(KeptBranch& kept, std::vector<at::Tensor*>& tensors) {
+  AttendedTokens& attended = kept.attended;
+  tensors.insert(tensors.end(), {&kept.x, &kept.statistics.mean, &kept.statistics.rstd,
+                                 &kept.packed, &attended.ready, &attended.out, &attended.lse,
+                                 &kept.text_packed, &kept.hidden_pre, &kept.result});
+  for (Operand* operand : {&kept.h, &kept.text, &kept.attention_last, &kept.last}) {
+    tensors.insert(tensors.end(), {&operand->value, &operand->fp8, &operand->fp8_transposed,
+                                   &operand->factors, &operand->transposed_factors, &operand->low});
+  }
+}
+
 const LinearWeights* first_linear(const Branch& branch, size_t stream) {
   if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
     return &joint->parts[stream].qkv;

@@ -62,6 +62,9 @@ struct KeptBranch {
   at::Tensor result{};       ///< what the branch adds to the stream, before its gate
 };
 
+/// All of it but graphs of autograd, which are `leaf` and `graph`.
+void push_tensors(KeptBranch& kept, std::vector<at::Tensor*>& tensors);
+
 /// The linear that reads what the branch reads of the stream, and the one that makes its result;
 /// null: a function's, or none. stream: of a JointAttentionBody.
 [[nodiscard]] const LinearWeights* first_linear(const Branch& branch, size_t stream);

@@ -16,6 +16,10 @@ TEST_P(BlockStackTest, EqualsAutogradAtEveryRecomputation) {
   expect_stack_equals_autograd(GetParam(), at::kCPU, false, tolerance::kOtherOrder);
 }
 
+TEST_P(BlockStackTest, WhatIsOffloadedComesBackAsItWas) {
+  expect_offloaded_bits(GetParam(), at::kCPU);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Sizes, BlockStackTest,
     testing::Values(StackSizes{.width = 72, .heads = 1, .batch = 1, .tokens = 21},

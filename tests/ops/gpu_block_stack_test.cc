@@ -30,6 +30,14 @@ TEST_P(GpuBlockStackTest, EqualsAutogradAtEveryRecomputation) {
   expect_stack_equals_autograd(GetParam(), gpu, true, tolerance::kGpuKernels);
 }
 
+TEST_P(GpuBlockStackTest, WhatIsOffloadedComesBackAsItWas) {
+  const at::Device gpu(at::kCUDA, 0);
+  if (!device::best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
+    GTEST_SKIP() << "there is no GPU that has the kernels";
+  }
+  expect_offloaded_bits(GetParam(), gpu);
+}
+
 // Head dims of the recipes; numbers of tokens that fill no tile; a width that is no multiple of 8,
 // whose rows are not aligned and whose heads no fused attention has.
 INSTANTIATE_TEST_SUITE_P(

@@ -13,12 +13,15 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "kinora/ops/attention.h"
 #include "kinora/ops/block_stack.h"
+#include "kinora/ops/host_activations.h"
 #include "kinora/ops/parameter.h"
 #include "tests/ops/named_results.h"
 #include "tests/ops/tensors.h"
@@ -88,8 +91,13 @@ class RandomStack {
     });
   }
 
-  [[nodiscard]] NamedResults fast(BlockKernels& kernels, Recompute level) {
+  /// offloaded: blocks that keep in `host` what backward needs; null: none.
+  [[nodiscard]] NamedResults fast(BlockKernels& kernels, Recompute level,
+                                  std::shared_ptr<HostActivations> host = nullptr,
+                                  int64_t offloaded = 0) {
     stack_.recompute = level;
+    stack_.host_activations = std::move(host);
+    stack_.offloaded_blocks = offloaded;
     return run([&](const at::Tensor& x, const at::Tensor& c, const at::Tensor& last) {
       return run_blocks(kernels, stack_, {.x = x.to(type_), .condition = c, .vectors = last});
     });
@@ -211,6 +219,30 @@ inline void expect_stack_equals_autograd(const StackSizes& sizes, at::Device dev
     expect_near(exact, exact_stack.fast(fp32_kernels, level), fp32_tolerance, how + ", fp32");
     expect_as_near(exact, plain, stack.fast(bf16_kernels, level),
                    how + ", bf16, " + bf16_kernels.describe());
+  }
+}
+
+/// What blocks keep goes to the host and comes back without the change of a bit, in fp32 and bf16.
+/// The memory of the first pass serves all of the same size.
+inline void expect_offloaded_bits(const StackSizes& sizes, at::Device device) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    RandomStack stack(sizes, device, type);
+    BlockKernels kernels({}, device, type, /*deterministic=*/true);
+    for (const Recompute level : kRecomputes) {
+      const NamedResults near = stack.fast(kernels, level);
+      for (int64_t offloaded = 0; offloaded <= sizes.depth; ++offloaded) {
+        const auto host = std::make_shared<HostActivations>(device);
+        int64_t bytes = 0;
+        for (int pass = 0; pass < 2; ++pass) {
+          expect_same(near, stack.fast(kernels, level, host, offloaded),
+                      "level " + std::to_string(static_cast<int>(level)) + ", " +
+                          std::to_string(offloaded) + " blocks, pass " + std::to_string(pass));
+          EXPECT_TRUE(pass == 0 || host->num_bytes() == bytes);
+          bytes = host->num_bytes();
+        }
+        EXPECT_EQ(bytes > 0, offloaded > 0);
+      }
+    }
   }
 }
 

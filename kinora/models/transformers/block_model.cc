@@ -11,6 +11,7 @@
 #include "kinora/models/transformers/seams.h"
 #include "kinora/nn/low_rank.h"
 #include "kinora/ops/fp8.h"
+#include "kinora/ops/host_activations.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::models {
@@ -93,6 +94,19 @@ void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::
       outside_.push_back(parameter);
     }
   }
+}
+
+void BlockModel::offload_activations(int64_t num_blocks, const at::Device& device) {
+  if (linears_.empty() || kernels_ == nullptr) {
+    Model::offload_activations(num_blocks, device);
+    return;
+  }
+  host_activations_ = num_blocks > 0 ? std::make_shared<ops::HostActivations>(device) : nullptr;
+  offloaded_blocks_ = num_blocks;
+}
+
+int64_t BlockModel::offloaded_activation_bytes() const {
+  return host_activations_ != nullptr ? host_activations_->num_bytes() : 0;
 }
 
 void BlockModel::begin_step() {
@@ -182,13 +196,16 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
     }
     ops::zero_gradients(gradients);
   }
-  ops::BlockStack stack{
-      .blocks = std::move(blocks),
-      .recompute = level_,
-      .recomputed_blocks = std::max<int64_t>(
-          recompute_blocks() * num_blocks_ / config().transformer.depth - span.first, 0),
-      .overwrites_gradients = overwrites,
-      .hook = hook()};
+  const auto first = [&](int64_t count) {  // of the pass, where `count` are that of the model
+    return std::max<int64_t>(count * num_blocks_ / config().transformer.depth - span.first, 0);
+  };
+  ops::BlockStack stack{.blocks = std::move(blocks),
+                        .recompute = level_,
+                        .recomputed_blocks = first(recompute_blocks()),
+                        .host_activations = host_activations_,
+                        .offloaded_blocks = first(offloaded_blocks_),
+                        .overwrites_gradients = overwrites,
+                        .hook = hook()};
   if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {
     stack.ranks = {.rank = first.group().rank(),
                    .size = first.group().size(),

@@ -48,6 +48,9 @@ class BlockModel : public Model {
   [[nodiscard]] bool can_sample_in_fp8() const override { return num_fast_linears() > 0; }
   void use_fast_path(std::shared_ptr<ops::BlockKernels> kernels,
                      ops::Recompute level = ops::Recompute::kNone) override;
+  [[nodiscard]] bool can_offload_activations() const override { return num_fast_linears() > 0; }
+  void offload_activations(int64_t num_blocks, const at::Device& device) override;
+  [[nodiscard]] int64_t offloaded_activation_bytes() const override;
   void begin_step() override;
   /// Nothing, but a run of sampling in fp8 begins: models that prepare something call it first.
   [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
@@ -66,6 +69,8 @@ class BlockModel : public Model {
                                            const diffusion::Conditions& conditions,
                                            const diffusion::Pass& pass) = 0;
   [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }
+  /// Of those that train.recompute counts.
+  [[nodiscard]] int64_t offloaded_blocks() const { return offloaded_blocks_; }
   /// What a pass computes.
   [[nodiscard]] BlockSpan blocks_of(const diffusion::Pass& pass) const {
     return pass.stage == nullptr ? BlockSpan{0, num_blocks_}
@@ -152,6 +157,8 @@ class BlockModel : public Model {
   std::vector<const nn::Parameter*> outside_;  // that add up over a step: no islands, in no ring
   std::shared_ptr<ops::BlockKernels> kernels_;
   ops::Recompute level_ = ops::Recompute::kNone;
+  std::shared_ptr<ops::HostActivations> host_activations_;  // null: nothing is offloaded
+  int64_t offloaded_blocks_ = 0;
   diffusion::StepCacheConfig cache_;
   diffusion::StepCacheUse cache_use_;
 };

@@ -409,6 +409,7 @@ MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass)
   }
   ops::BlockStack all = stack(std::move(blocks), pass);
   all.recomputed_blocks = std::max<int64_t>(recompute_blocks() - span.first, 0);
+  all.offloaded_blocks = std::max<int64_t>(offloaded_blocks() - span.first, 0);
   all.modulation = std::move(modulation);
   all.modulation_buckets.assign(all.modulation.size(), -1);
   const int64_t num_joint = std::clamp<int64_t>(depth - span.first, 0, span.size());
@@ -436,6 +437,8 @@ MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass)
   drop_first(stacks.parallel->modulation_buckets, joint_slabs);
   stacks.parallel->recomputed_blocks =
       std::max<int64_t>(stacks.parallel->recomputed_blocks - num_joint, 0);
+  stacks.parallel->offloaded_blocks =
+      std::max<int64_t>(stacks.parallel->offloaded_blocks - num_joint, 0);
   return stacks;
 }
 

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "tests/models/transformers/random_dit.h"
 #include "tests/tolerances.h"
 
@@ -64,6 +68,7 @@ TEST_P(FastPathTest, PassesInFlightEqualPassesOneAfterTheOther) {
         result->model().set_recompute(recomputation.blocks);
         if (is_fast) {
           result->model().use_fast_path(cpu_kernels(at::kFloat), recomputation.level);
+          result->model().offload_activations(recomputation.offloaded, at::kCPU);
           result->overwrite_gradients();
         }
         return result;
@@ -74,6 +79,32 @@ TEST_P(FastPathTest, PassesInFlightEqualPassesOneAfterTheOther) {
       in_flight->step_of_unlike_passes(3, /*in_flight=*/true);
       ops::expect_same(one_by_one->results(), in_flight->results(), recomputation.name);
     }
+  }
+}
+
+TEST_P(FastPathTest, WhatIsOffloadedChangesNoBit) {
+  for (const auto& [level, blocks] :
+       {std::pair(ops::Recompute::kNone, 0), std::pair(ops::Recompute::kMlp, 0),
+        std::pair(ops::Recompute::kNone, 2)}) {
+    const auto results = [&, own_level = level, own_blocks = blocks](int64_t offloaded) {
+      return fast_results(GetParam(), at::kCPU, at::kFloat, cpu_kernels(at::kFloat),
+                          {"", own_level, own_blocks, offloaded});
+    };
+    ops::expect_same(results(0), results(2), "level " + std::to_string(static_cast<int>(level)));
+  }
+}
+
+TEST_P(FastPathTest, PassesInFlightHaveTheirOwnPlacesAtTheHost) {
+  RandomDiT dit(GetParam(), at::kCPU, at::kFloat);
+  dit.model().use_fast_path(cpu_kernels(at::kFloat));
+  dit.model().offload_activations(2, at::kCPU);
+  EXPECT_EQ(dit.model().offloaded_activation_bytes(), 0);
+  dit.step_of_unlike_passes(3, /*in_flight=*/false);
+  const int64_t of_one = dit.model().offloaded_activation_bytes();
+  EXPECT_GT(of_one, 0);
+  for (int step = 0; step < 2; ++step) {
+    dit.step_of_unlike_passes(3, /*in_flight=*/true);
+    EXPECT_EQ(dit.model().offloaded_activation_bytes(), 3 * of_one);
   }
 }
 

@@ -2,9 +2,12 @@
 // on the same GPU with the same weights: output and every gradient.
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <regex>
 #include <string>
 
@@ -160,6 +163,98 @@ TEST_P(GpuVideoFastPathTest, StepsAreTheSameBitsAndAGraphReplaysThem) {
   }
 }
 
+// Blocks enough that most of what they keep is not there at once. Twice in a step, by a graph and
+// without.
+constexpr ClipCase kDeepCases[] = {
+    {.name = "stdit3",
+     .architecture = "stdit3",
+     .depth = 6,
+     .batch = 2,
+     .frames = 5,
+     .rows = 16,
+     .columns = 18,
+     .qk_norm = true,
+     .gives_frames = true},
+    {.name = "flux",
+     .architecture = "flux",
+     .depth = 6,
+     .batch = 2,
+     .frames = 1,
+     .rows = 32,
+     .columns = 30,
+     .qk_norm = true,
+     .joint = true,
+     .parallel_depth = 6,
+     .text_tokens = 77,
+     .hidden = 256},
+    {.name = "sd3",
+     .architecture = "sd3",
+     .depth = 12,
+     .batch = 2,
+     .frames = 1,
+     .rows = 32,
+     .columns = 30,
+     .joint = true,
+     .text_tokens = 77,
+     .hidden = 256},
+};
+
+class GpuOffloadedActivationsTest : public GpuVideoFastPathTest {};
+
+TEST_P(GpuOffloadedActivationsTest, AreTheSameBitsWithLessMemory) {
+  const auto kernels = gpu_kernels(at::kBFloat16);
+  for (const ops::Recompute level : kLevels) {
+    ops::NamedResults near;
+    int64_t near_peak = 0;
+    int64_t at_host = 0;
+    for (const int64_t offloaded : {int64_t{0}, shape_of(GetParam().config()).blocks}) {
+      const std::string how = "level " + std::to_string(static_cast<int>(level)) + ", " +
+                              std::to_string(offloaded) + " blocks";
+      RandomClips clips(GetParam(), kGpu, at::kBFloat16);
+      clips.model().use_fast_path(kernels, level);
+      clips.model().offload_activations(offloaded, kGpu);
+      clips.overwrite_gradients();
+      clips.step(2);  // products are timed, and the host's memory is taken
+      at_host = clips.model().offloaded_activation_bytes();
+      EXPECT_EQ(at_host > 0, offloaded > 0) << how;
+      int64_t peak = 0;
+      for (int step = 0; step < 3; ++step) {
+        at::accelerator::resetPeakStats(kGpu.index());
+        clips.step(2);
+        peak = std::max(peak, device::peak_memory(kGpu));
+        const ops::NamedResults results = clips.results();
+        if (near.empty()) {
+          near = results;
+        }
+        ops::expect_same(near, results, how + ", step " + std::to_string(step));
+      }
+      EXPECT_EQ(clips.model().offloaded_activation_bytes(), at_host) << how;
+      std::cout << how << ": peak " << peak << ", at the host " << at_host << '\n';
+      if (offloaded == 0) {
+        near_peak = peak;
+      } else {
+        EXPECT_LT(peak, near_peak) << how;
+      }
+      device::Graph graph;
+      for (int replay = 0; replay < 3; ++replay) {
+        clips.step(2, [&graph](const std::function<void()>& work) {
+          if (!graph.is_recorded()) {
+            graph.record(work);
+          }
+          graph.replay();
+        });
+        ops::expect_same(near, clips.results(), how + ", replay " + std::to_string(replay));
+      }
+      EXPECT_EQ(clips.model().offloaded_activation_bytes(), at_host) << how;
+      clips.step(2);  // without, on memory that the graph uses, too
+      ops::expect_same(near, clips.results(), how + ", behind a graph");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuOffloadedActivationsTest, testing::ValuesIn(kDeepCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 // Batch times tokens, and words, are multiples of 16, as fp8 products want it.
 constexpr ClipCase kFp8Cases[] = {
     {.name = "stdit", .architecture = "stdit", .batch = 16, .rows = 4, .columns = 4, .hidden = 128},
@@ -242,6 +337,25 @@ TEST_P(GpuVideoFp8Test, StaysNearTheReference) {
       EXPECT_NE(kernels->describe().find("100 % of the blocks' arithmetic"), std::string::npos)
           << kernels->describe();
     }
+  }
+}
+
+// By scales of the tensors themselves, so that steps are alike.
+TEST_P(GpuVideoFp8Test, OffloadedActivationsAreTheSameBits) {
+  RandomClips clips(GetParam(), kGpu, at::kBFloat16);
+  const auto kernels = gpu_kernels(at::kBFloat16);
+  kernels->use_fp8(std::make_unique<ops::Fp8>(clips.model().num_fast_linears(), kGpu,
+                                              ops::Fp8Scaling::kCurrent));
+  for (const ops::Recompute level : kLevels) {
+    clips.model().use_fast_path(kernels, level);
+    clips.overwrite_gradients();
+    clips.step();
+    const ops::NamedResults near = clips.results();
+    clips.model().offload_activations(2, kGpu);
+    clips.step();
+    EXPECT_GT(clips.model().offloaded_activation_bytes(), 0);
+    ops::expect_same(near, clips.results(), "level " + std::to_string(static_cast<int>(level)));
+    clips.model().offload_activations(0, kGpu);
   }
 }
 

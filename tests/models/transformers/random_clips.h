@@ -18,10 +18,11 @@
 
 namespace kinora::models {
 
-/// A model of two blocks (STDiT3: pairs), and a batch for it.
+/// A model of a few blocks (STDiT3: pairs), and a batch for it.
 struct ClipCase {
   const char* name;
   const char* architecture;
+  int64_t depth = 2;
   int64_t batch = 3;
   int64_t frames = 4;
   int64_t rows = 3;     ///< of tokens
@@ -49,7 +50,7 @@ struct ClipCase {
   [[nodiscard]] ModelConfig config() const {
     ModelConfig config;
     config.architecture = architecture;
-    config.transformer.depth = 2;
+    config.transformer.depth = depth;
     config.transformer.hidden = hidden;
     config.transformer.heads = heads;
     config.transformer.patch = patch;

@@ -107,6 +107,7 @@ struct Recomputation {
   const char* name;
   ops::Recompute level = ops::Recompute::kNone;
   int64_t blocks = 0;
+  int64_t offloaded = 0;  ///< blocks that keep it at the host
 };
 
 inline constexpr Recomputation kRecomputations[] = {
@@ -115,6 +116,8 @@ inline constexpr Recomputation kRecomputations[] = {
     {"mlp", ops::Recompute::kMlp},
     {"block", ops::Recompute::kBlock},
     {"mlp, one block wholly", ops::Recompute::kMlp, 1},
+    {"offload", ops::Recompute::kNone, 0, 2},
+    {"offload, block", ops::Recompute::kNone, 2, 2},
 };
 
 /// One step of the plain path.
@@ -133,6 +136,7 @@ inline std::unique_ptr<RandomDiT> fast_dit(const Geometry& geometry, at::Device 
   auto dit = std::make_unique<RandomDiT>(geometry, device, type);
   dit->model().set_recompute(recomputation.blocks);
   dit->model().use_fast_path(kernels, recomputation.level);
+  dit->model().offload_activations(recomputation.offloaded, device);
   return dit;
 }
 

@@ -79,6 +79,21 @@ TEST_P(VideoFastPathTest, WhatIsComputedAgainChangesNoBit) {
   }
 }
 
+// Of two blocks one goes and comes back.
+TEST_P(VideoFastPathTest, WhatIsOffloadedChangesNoBit) {
+  for (const ops::Recompute level : {ops::Recompute::kNone, ops::Recompute::kBlock}) {
+    const auto results = [level](int64_t offloaded) {
+      RandomClips clips(GetParam(), at::kCPU, at::kFloat);
+      clips.model().use_fast_path(cpu_kernels(at::kFloat), level);
+      clips.model().offload_activations(offloaded, at::kCPU);
+      clips.step_of_unlike_passes(2, /*in_flight=*/true);
+      EXPECT_EQ(clips.model().offloaded_activation_bytes() > 0, offloaded > 0);
+      return clips.results();
+    };
+    ops::expect_same(results(0), results(2), "level " + std::to_string(static_cast<int>(level)));
+  }
+}
+
 // As docs/video.md says; fp32 on the CPU.
 TEST_P(VideoFastPathTest, LevelsKeepLess) {
   RandomClips clips(GetParam(), at::kCPU, at::kFloat);

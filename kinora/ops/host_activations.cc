@@ -1,0 +1,176 @@
+#include "kinora/ops/host_activations.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "kinora/core/error.h"
+#include "kinora/core/log.h"
+#include "kinora/device/host_memory.h"
+
+namespace kinora::ops {
+namespace {
+
+// Large enough for the bus's full speed, small enough that what the last one leaves does not
+// matter.
+constexpr int64_t kChunk = int64_t{16} << 20;
+// Of places in a chunk: an address that suits every copy.
+constexpr int64_t kAlignment = 256;
+// Copies of less would cost more than they give back.
+constexpr int64_t kLeast = 256;
+
+const void* memory_of(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl();
+}
+
+/// All bytes of the memory in which a tensor lies.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  const auto size = static_cast<int64_t>(tensor.storage().nbytes());
+  return at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {size}, {1});
+}
+
+}  // namespace
+
+HostActivations::HostActivations(const at::Device& device)
+    : device_(device), link_(device, /*num_marks=*/0) {}
+
+int64_t HostActivations::num_bytes() const {
+  return num_chunks_ * kChunk;
+}
+
+OffloadedPass::OffloadedPass(std::shared_ptr<HostActivations> host, size_t num_blocks)
+    : host_(std::move(host)), blocks_(num_blocks) {}
+
+OffloadedPass::~OffloadedPass() {
+  if (is_under_way_) {  // after an error: the memory that is copied from or to is freed now
+    try {
+      host_->link_.wait_for_all();
+    } catch (const Error& error) {
+      log_warn("[block_stack] ", error.what());
+    }
+  }
+  host_->free_.insert(host_->free_.end(), chunks_.begin(), chunks_.end());
+}
+
+std::vector<at::Tensor> OffloadedPass::places_for(int64_t bytes) {
+  std::vector<at::Tensor> places;
+  while (bytes > 0) {
+    if (chunks_.empty() || used_ == kChunk) {
+      if (host_->free_.empty()) {
+        host_->free_.push_back(device::zeros_in_host_memory(kChunk, at::kByte, host_->device_));
+        ++host_->num_chunks_;
+      }
+      chunks_.push_back(std::move(host_->free_.back()));
+      host_->free_.pop_back();
+      used_ = 0;
+    }
+    const int64_t count = std::min(bytes, kChunk - used_);
+    places.push_back(chunks_.back().narrow(0, used_, count));
+    used_ = std::min((used_ + count + kAlignment - 1) / kAlignment * kAlignment, kChunk);
+    bytes -= count;
+  }
+  return places;
+}
+
+void OffloadedPass::send(size_t block, std::span<at::Tensor* const> tensors,
+                         std::span<const at::Tensor> fixed) {
+  std::unordered_map<const void*, int64_t> covered;  // bytes of a memory that tensors name
+  for (const at::Tensor* tensor : tensors) {
+    if (tensor->defined()) {
+      covered[memory_of(*tensor)] += static_cast<int64_t>(tensor->nbytes());
+    }
+  }
+  std::unordered_set<const void*> left;
+  for (const at::Tensor& tensor : fixed) {
+    if (tensor.defined()) {
+      left.insert(memory_of(tensor));
+    }
+  }
+  Block& own = blocks_[block];
+  std::unordered_map<const void*, size_t> numbers;
+  for (at::Tensor* tensor : tensors) {
+    if (!tensor->defined() || left.contains(memory_of(*tensor))) {
+      continue;
+    }
+    const auto size = static_cast<int64_t>(tensor->storage().nbytes());
+    if (size < kLeast || 2 * covered.at(memory_of(*tensor)) < size) {
+      continue;
+    }
+    const auto [number, is_new] = numbers.try_emplace(memory_of(*tensor), own.storages.size());
+    if (is_new) {
+      own.storages.push_back(
+          {.bytes = bytes_of(*tensor), .size = size, .places = places_for(size)});
+    }
+    own.tensors.push_back({.tensor = tensor,
+                           .options = tensor->options(),
+                           .sizes = tensor->sizes().vec(),
+                           .strides = tensor->strides().vec(),
+                           .offset = tensor->storage_offset(),
+                           .storage = number->second});
+  }
+  for (const Taken& taken : own.tensors) {
+    *taken.tensor = at::Tensor();
+  }
+  is_under_way_ = true;
+  sending_ = &own;
+  host_->link_.run([&own] {
+    for (const Storage& storage : own.storages) {
+      int64_t begin = 0;
+      for (const at::Tensor& place : storage.places) {
+        device::copy_bytes(storage.bytes.narrow(0, begin, place.numel()), place);
+        begin += place.numel();
+      }
+    }
+  });
+}
+
+void OffloadedPass::finish_sending() {
+  if (sending_ == nullptr) {
+    return;
+  }
+  host_->link_.wait_for_all();
+  is_under_way_ = false;
+  for (Storage& storage : std::exchange(sending_, nullptr)->storages) {
+    storage.bytes = at::Tensor();
+  }
+}
+
+void OffloadedPass::fetch(size_t block) {
+  if (is_under_way_) {
+    host_->link_.wait_for_all();
+    is_under_way_ = false;
+  }
+  Block& own = blocks_[block];
+  for (const Taken& taken : own.tensors) {
+    const at::Tensor& bytes = own.storages[taken.storage].bytes;
+    *taken.tensor = at::empty({0}, taken.options)
+                        .set_(bytes.storage(), taken.offset, taken.sizes, taken.strides);
+  }
+  own = {};
+  if (block > 0 && !blocks_[block - 1].tensors.empty()) {
+    begin_to_fetch(blocks_[block - 1]);
+  }
+}
+
+void OffloadedPass::begin_to_fetch(Block& block) {
+  // The memory is the current stream's, which waits before it uses or frees it.
+  for (Storage& storage : block.storages) {
+    storage.bytes = at::empty({storage.size}, at::TensorOptions(host_->device_).dtype(at::kByte));
+  }
+  is_under_way_ = true;
+  host_->link_.run([&block] {
+    for (const Storage& storage : block.storages) {
+      int64_t begin = 0;
+      for (const at::Tensor& place : storage.places) {
+        device::copy_bytes(place, storage.bytes.narrow(0, begin, place.numel()));
+        begin += place.numel();
+      }
+    }
+  });
+}
+
+}  // namespace kinora::ops
