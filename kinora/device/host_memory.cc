@@ -31,7 +31,8 @@ at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type, at::Device d
   const int64_t room = available_memory() - physical_memory() / kLeft;
   KINORA_CHECK(bytes <= room, kMemory, "[memory] the host's memory must hold ", human_bytes(bytes),
                " more of what is kept out of the GPU's, and has room for ",
-               human_bytes(room < 0 ? 0 : room), ". Hint: a smaller share of offload");
+               human_bytes(room < 0 ? 0 : room),
+               ". Hint: a smaller share of offload, or a smaller K of train.recompute=offload:K");
   return cuda::pinned_zeros(numel, options);
 }
 

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -50,7 +51,10 @@ void describe_train(Fields& fields, RunConfig& config) {
       "Compute activations again in backward, which saves memory and costs up to a third more "
       "time: none, elementwise (norms and GELU), mlp (and the MLP's first product), block (every "
       "block), block:K (the first K blocks), or block:K,elementwise or block:K,mlp (the first K "
-      "blocks whole, and so much of the others). elementwise and mlp need the fast path.");
+      "blocks whole, and so much of the others). Or have what blocks keep wait in the host's "
+      "memory, which takes the link's time instead of the GPU's: offload (every block), offload:K "
+      "(the first K blocks), and behind either ,elementwise ,mlp or ,block for what every block "
+      "computes again, so that less has to go. All but block and block:K need the fast path.");
   fields.add(
       "vram_budget", train.vram_budget,
       "Most of the GPU's memory that the run takes, its context and libraries included: none, "
@@ -482,39 +486,67 @@ int64_t RunConfig::prior_micro_batch(int64_t data_ranks) const {
   return micro_batch_of("prior_data", prior_batch(), prior.micro_batch, data_ranks);
 }
 
-RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
-  if (recompute == "block") {
-    return {ops::Recompute::kNone, depth};
+namespace {
+
+/// Takes ":K" off the front of `text`, K from 0 to `depth`; `otherwise` where there is none.
+/// Nothing: it is not so.
+std::optional<int64_t> take_count(std::string_view& text, int64_t depth, int64_t otherwise) {
+  if (!text.starts_with(':')) {
+    return otherwise;
   }
-  constexpr std::string_view kFirstBlocks = "block:";
+  text.remove_prefix(1);
+  int64_t count = -1;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
+  text.remove_prefix(static_cast<size_t>(parsed.ptr - text.data()));
+  return parsed.ec == std::errc() && count >= 0 && count <= depth ? std::optional(count)
+                                                                  : std::nullopt;
+}
+
+std::optional<ops::Recompute> level_of(std::string_view name) {
+  return name == "none"          ? std::optional(ops::Recompute::kNone)
+         : name == "elementwise" ? std::optional(ops::Recompute::kElementwise)
+         : name == "mlp"         ? std::optional(ops::Recompute::kMlp)
+                                 : std::nullopt;
+}
+
+/// Nothing: it asks for none that there is.
+std::optional<RecomputePlan> recompute_plan(std::string_view text, int64_t depth) {
+  constexpr std::string_view kBlock = "block";
+  constexpr std::string_view kOffload = "offload";
   RecomputePlan plan;
-  std::string_view level = recompute;  // of the other blocks
-  bool good = true;
-  if (level.starts_with(kFirstBlocks)) {
-    level.remove_prefix(kFirstBlocks.size());
-    const auto parsed =
-        std::from_chars(level.data(), level.data() + level.size(), plan.first_blocks);
-    good = parsed.ec == std::errc() && plan.first_blocks >= 0 && plan.first_blocks <= depth;
-    level.remove_prefix(static_cast<size_t>(parsed.ptr - level.data()));
-    if (level.empty()) {
-      level = "none";
-    } else {
-      good = good && level.front() == ',';
-      level.remove_prefix(1);
+  const bool offloads = text.starts_with(kOffload);
+  if (offloads || text.starts_with(kBlock)) {
+    text.remove_prefix(offloads ? kOffload.size() : kBlock.size());
+    const bool is_of_all = !text.starts_with(':');
+    const std::optional<int64_t> count = take_count(text, depth, depth);
+    (offloads ? plan.offloaded_blocks : plan.first_blocks) = count.value_or(0);
+    if (count && text.empty()) {
+      return plan;
+    }
+    if (!count || text.front() != ',' || (is_of_all && !offloads)) {
+      return std::nullopt;
+    }
+    text.remove_prefix(1);
+    if (offloads && text == kBlock) {
+      plan.first_blocks = depth;
+      return plan;
     }
   }
-  if (level == "elementwise") {
-    plan.level = ops::Recompute::kElementwise;
-  } else if (level == "mlp") {
-    plan.level = ops::Recompute::kMlp;
-  } else {
-    good = good && level == "none";
-  }
-  KINORA_CHECK(good, kConfig,
+  const std::optional<ops::Recompute> level = level_of(text);
+  plan.level = level.value_or(ops::Recompute::kNone);
+  return level ? std::optional(plan) : std::nullopt;
+}
+
+}  // namespace
+
+RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
+  const std::optional<RecomputePlan> plan = recompute_plan(recompute, depth);
+  KINORA_CHECK(plan, kConfig,
                "[train] train.recompute must be none, elementwise, mlp, block, block:K, "
-               "block:K,elementwise or block:K,mlp with K from 0 to ",
+               "block:K,elementwise or block:K,mlp, or offload or offload:K, alone or followed by "
+               ",elementwise or ,mlp or ,block, with K from 0 to ",
                depth, ", got ", recompute);
-  return plan;
+  return *plan;
 }
 
 }  // namespace kinora::train

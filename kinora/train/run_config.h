@@ -125,16 +125,19 @@ struct RunConfig : inference::ModelRecipe {
 /// Registers every key.
 void describe(Fields& fields, RunConfig& config);
 
-/// What blocks compute again in backward.
+/// What blocks compute again in backward, and where what they keep lies until then.
 struct RecomputePlan {
   ops::Recompute level = ops::Recompute::kNone;  ///< of the blocks behind the first ones
   int64_t first_blocks = 0;                      ///< that keep only their input
+  int64_t offloaded_blocks = 0;  ///< of the first blocks: what they keep is the host's
 
   bool operator==(const RecomputePlan&) const = default;
 };
 
 /// What train.recompute asks for: "none", "elementwise", "mlp", "block", "block:K", or
-/// "block:K,elementwise" and "block:K,mlp". kConfig.
+/// "block:K,elementwise" and "block:K,mlp"; "offload" or "offload:K", and behind them
+/// ",elementwise",
+/// ",mlp" or ",block" of all blocks. kConfig.
 [[nodiscard]] RecomputePlan parse_recompute(const std::string& recompute, int64_t depth);
 
 }  // namespace kinora::train

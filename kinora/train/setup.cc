@@ -219,8 +219,9 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   KINORA_CHECK(kernels != nullptr || !config.train.fp8, kConfig,
                "[train] train.fp8 needs the fast path, and this run takes the plain one. Hint: it "
                "needs a GPU and train.precision bf16 or fp16");
-  KINORA_CHECK(kernels != nullptr || recompute.level == ops::Recompute::kNone, kConfig,
-               "[train] train.recompute=", config.train.recompute,
+  KINORA_CHECK(kernels != nullptr ||
+                   (recompute.level == ops::Recompute::kNone && recompute.offloaded_blocks == 0),
+               kConfig, "[train] train.recompute=", config.train.recompute,
                " needs the fast path, and this run takes the plain one. "
                "Hint: block:K works there; or set model.path to fast");
   KINORA_CHECK(!config.train.fp8 || model.num_fast_linears() > 0, kConfig,
@@ -232,6 +233,7 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   }
   model.set_recompute(recompute.first_blocks);
   model.use_fast_path(kernels, recompute.level);
+  model.offload_activations(recompute.offloaded_blocks, device);
   return kernels;
 }
 

@@ -50,6 +50,8 @@ TEST_P(StagesTest, EqualOneRank) {
               config.finetune.lora.targets = {"*blocks.*"};
               config.finetune.lora.rank = 3;
               config.train.recompute = "block:1";
+            } else if (path == inference::Path::kFast) {
+              config.train.recompute = "offload";
             }
             const Outcome want = outcome_of_one(config, world);
             config.parallel.pp_size = 2;

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <map>
+#include <string>
 #include <thread>
 
 #include "kinora/ops/random.h"
@@ -19,6 +20,7 @@
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
 #include "tests/comm/ranks.h"
+#include "tests/error_of.h"
 #include "tests/train/tiny_run.h"
 
 namespace kinora::train {
@@ -193,6 +195,38 @@ TEST_P(RanksTest, UnetsEqualOneRank) {
     EXPECT_EQ(divided.losses, whole.losses);
     EXPECT_TRUE(at::equal(divided.weights, whole.weights));
   });
+}
+
+TEST(RanksActivationsTest, ThoseAtTheHostGiveTheSameBits) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    for (const int stage : {0, 3}) {
+      for (const std::string level : {"", "mlp", "block"}) {
+        RunConfig config = tiny();
+        config.path = inference::Path::kFast;
+        config.train.micro_batch = 2;  // two passes
+        config.parallel.zero_stage = stage;
+        config.train.recompute = level.empty() ? "none" : level;
+        const Outcome want = outcome_of(config, world);
+        for (const std::string blocks : {"", ":2"}) {
+          config.train.recompute = "offload" + blocks + (level.empty() ? "" : "," + level);
+          SCOPED_TRACE("stage " + std::to_string(stage) + ", " + config.train.recompute);
+          const Outcome got = outcome_of(config, world);
+          EXPECT_EQ(got.losses, want.losses);
+          EXPECT_TRUE(at::equal(got.weights, want.weights));
+          EXPECT_TRUE(at::equal(got.averages, want.averages));
+        }
+      }
+    }
+  });
+}
+
+TEST(UnetTrainingTest, CannotHaveActivationsAtTheHost) {
+  RunConfig config = tiny_unet();
+  config.path = inference::Path::kFast;
+  config.train.recompute = "offload";
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { TinyRun run(config, comm::Group()); }),
+              testing::HasSubstr("cannot keep activations in the host's memory. Hint: "
+                                 "train.recompute=block"));
 }
 
 // Its gradients add up over a step and start anew in the next, as those of the plain path.

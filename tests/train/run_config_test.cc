@@ -111,9 +111,36 @@ TEST(RunConfigTest, Recompute) {
   EXPECT_EQ(parse_recompute("block:3,elementwise", 12),
             (RecomputePlan{Recompute::kElementwise, 3}));
   EXPECT_EQ(parse_recompute("block:12,mlp", 12), (RecomputePlan{Recompute::kMlp, 12}));
-  for (const char* wrong : {"", "all", "block:3,", "block:3,block", "block:3mlp", "mlp,block:3",
-                            "block:,mlp", "block:", "block:13", "block:-1", "block:3x", "block: 3",
-                            "Block", "block:99999999999999999999"}) {
+  EXPECT_EQ(parse_recompute("offload", 12), (RecomputePlan{Recompute::kNone, 0, 12}));
+  EXPECT_EQ(parse_recompute("offload:0", 12), (RecomputePlan{Recompute::kNone, 0, 0}));
+  EXPECT_EQ(parse_recompute("offload:5", 12), (RecomputePlan{Recompute::kNone, 0, 5}));
+  EXPECT_EQ(parse_recompute("offload,mlp", 12), (RecomputePlan{Recompute::kMlp, 0, 12}));
+  EXPECT_EQ(parse_recompute("offload:5,elementwise", 12),
+            (RecomputePlan{Recompute::kElementwise, 0, 5}));
+  EXPECT_EQ(parse_recompute("offload,block", 12), (RecomputePlan{Recompute::kNone, 12, 12}));
+  EXPECT_EQ(parse_recompute("offload:5,block", 12), (RecomputePlan{Recompute::kNone, 12, 5}));
+  for (const char* wrong : {"offload:",
+                            "offload:13",
+                            "offload,",
+                            "offload:3,block:2",
+                            "offloaded",
+                            "block,mlp",
+                            "block:3,offload",
+                            "mlp,offload",
+                            "",
+                            "all",
+                            "block:3,",
+                            "block:3,block",
+                            "block:3mlp",
+                            "mlp,block:3",
+                            "block:,mlp",
+                            "block:",
+                            "block:13",
+                            "block:-1",
+                            "block:3x",
+                            "block: 3",
+                            "Block",
+                            "block:99999999999999999999"}) {
     try {
       (void)parse_recompute(wrong, 12);
       ADD_FAILURE() << wrong;

@@ -144,6 +144,11 @@ TEST(SetupTest, APathIsTakenWhereItCanBe) {
   config.train.recompute = "block:1,mlp";
   EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),
               HasSubstr("train.recompute=block:1,mlp needs the fast path"));
+  config.train.recompute = "offload:1";
+  EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),
+              HasSubstr("train.recompute=offload:1 needs the fast path"));
+  config.path = inference::Path::kFast;
+  EXPECT_NE(set_path(*model, config, at::kCPU), nullptr);
 }
 
 TEST(SetupTest, AUnetWithoutWidthsForFp8IsRefused) {

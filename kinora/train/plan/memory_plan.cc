@@ -297,6 +297,13 @@ class Planner {
       live = device::DryRun::live_bytes() - start;
       kept = marks.at_backward() - start - live;
     }
+    const int64_t at_host = trainable.model().offloaded_activation_bytes();
+    if (plan_.target.device == c10::DeviceType::CUDA) {
+      plan_.offloaded += at_host;
+    } else {
+      plan_.parts.push_back({"activations out of the way", at_host});
+      other_state_ -= at_host;
+    }
     other_state_ += live - state;
     plan_.parts.push_back({"buffers and exchange", other_state_});
     const int64_t of_pass = plan_.peak - live;

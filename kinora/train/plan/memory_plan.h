@@ -50,7 +50,8 @@ struct MemoryPlan {
   int64_t outside = 0;  ///< of it what no tensors' allocator takes: context and libraries
   /// With data.buckets what their CUDA graphs hold, where there is room for it.
   int64_t graphs = 0;
-  /// Bytes of the optimizer's state that lie in the host's memory (optim.offload).
+  /// Bytes that lie in the host's memory: of the optimizer's state (optim.offload), of frozen
+  /// weights (finetune.offload) and of activations (train.recompute=offload).
   int64_t offloaded = 0;
   int64_t on_disk = 0;  ///< or in a file (optim.disk)
   /// What no file said, and was taken for granted.

@@ -20,8 +20,9 @@ namespace {
 /// A setting to try. Larger numbers take less memory.
 struct Candidate {
   int stage = 0;
-  size_t recompute = 0;  // recompute_text()
-  int64_t division = 1;  // of the samples of a rank: micro-batches
+  size_t recompute = 0;    // recompute_text()
+  size_t activations = 0;  // quarters of the blocks whose activations are at the host
+  int64_t division = 1;    // of the samples of a rank: micro-batches
   int64_t sequence = 1;
   int64_t tensor = 1;
   int64_t pipeline = 1;
@@ -42,12 +43,14 @@ struct Candidate {
     constexpr double kStep = 0.01;
     constexpr double kParts = 100.0;
     return {-std::lround(std::log(samples_per_s) / kStep), static_cast<int64_t>(overrides.size()),
-            static_cast<int64_t>(recompute), std::lround((offload + offload_weights) * kParts)};
+            static_cast<int64_t>(recompute),
+            std::lround((offload + offload_weights + static_cast<double>(activations)) * kParts)};
   }
 
   /// Whether this one cannot fit if `other` does not.
   [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
-    return stage <= other.stage && recompute <= other.recompute && division <= other.division &&
+    return stage <= other.stage && recompute <= other.recompute &&
+           activations <= other.activations && division <= other.division &&
            sequence <= other.sequence && tensor <= other.tensor && pipeline == other.pipeline &&
            offload + offload_weights <= other.offload + other.offload_weights;
   }
@@ -56,6 +59,8 @@ struct Candidate {
 constexpr size_t kQuarters =
     4;  // of the blocks, computed again whole where the others are by "mlp"
 constexpr size_t kRecomputes = 3 + kQuarters;
+/// Those that are tried with activations at the host: little is between them in time.
+constexpr std::array<size_t, 3> kOffloading = {0, 2, kRecomputes - 1};
 constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
 constexpr std::array<double, 5> kOffloadWeights = {0.0, 0.25, 0.5, 0.75, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
@@ -70,18 +75,27 @@ double offload_of(const RunConfig& config) {
   return config.finetune.freezes() ? config.finetune.offload : config.optim.offload;
 }
 
-/// Each takes less memory than the one before.
-std::string recompute_text(size_t recompute, int64_t blocks) {
+std::string first_blocks(size_t quarters, int64_t blocks) {
+  return quarters == kQuarters ? ""
+                               : ":" + std::to_string(blocks * static_cast<int64_t>(quarters) /
+                                                      static_cast<int64_t>(kQuarters));
+}
+
+/// Each takes less memory than the one before. activations: quarters of the blocks whose own wait
+/// at the host; above 0 not with some blocks computed again whole.
+std::string recompute_text(size_t recompute, size_t activations, int64_t blocks) {
   constexpr std::array<const char*, 3> kOfAll = {"none", "elementwise", "mlp"};
+  std::string text;
   if (recompute < kOfAll.size()) {
-    return kOfAll[recompute];
+    text = kOfAll[recompute];
+  } else {
+    const size_t quarters = recompute - kOfAll.size() + 1;
+    text = "block" + first_blocks(quarters, blocks) + (quarters == kQuarters ? "" : ",mlp");
   }
-  const size_t quarters = recompute - kOfAll.size() + 1;
-  return quarters == kQuarters ? "block"
-                               : "block:" +
-                                     std::to_string(blocks * static_cast<int64_t>(quarters) /
-                                                    static_cast<int64_t>(kQuarters)) +
-                                     ",mlp";
+  if (activations == 0) {
+    return text;
+  }
+  return "offload" + first_blocks(activations, blocks) + (recompute == 0 ? "" : "," + text);
 }
 
 class Search {
@@ -191,6 +205,8 @@ class Search {
     const std::unique_ptr<models::Model> model = models::make_model(config_.model);
     const int64_t units = parallel::divisible(*model).units;
     const auto blocks = std::ssize(model->block_costs());
+    can_offload_activations_ =
+        target_.device == c10::DeviceType::CUDA && model->can_offload_activations();
     for (int64_t tensor = 1; tensor <= std::min(target_.ranks, kMostTensor); tensor *= 2) {
       if (tensor > 1 && (units % tensor != 0 || units == 0)) {
         continue;
@@ -222,22 +238,37 @@ class Search {
 
   void add_settings(Candidate candidate) {
     for (size_t recompute = 0; recompute < kRecomputes; ++recompute) {
-      for (const double offload : kOffload) {
-        if (candidate.pipeline > 1 && offload != offload_of(config_)) {
+      candidate.recompute = recompute;
+      candidate.activations = 0;
+      add_states(candidate);
+      if (!can_offload_activations_ ||
+          std::ranges::find(kOffloading, recompute) == kOffloading.end()) {
+        continue;
+      }
+      // A block's input alone is little: then all of them.
+      for (size_t quarters = recompute + 1 < kRecomputes ? 1 : kQuarters; quarters <= kQuarters;
+           ++quarters) {
+        candidate.activations = quarters;
+        add_states(candidate);
+      }
+    }
+  }
+
+  void add_states(Candidate candidate) {
+    for (const double offload : kOffload) {
+      if (candidate.pipeline > 1 && offload != offload_of(config_)) {
+        continue;
+      }
+      candidate.offload = offload;
+      for (const double weights : kOffloadWeights) {
+        const bool is_other = weights != config_.optim.offload_weights;
+        const bool is_possible = offload == 1.0 && !config_.finetune.freezes() &&
+                                 !config_.train.fp8 && candidate.pipeline == 1;
+        if (weights > offload || (is_other && weights > 0.0 && !is_possible)) {
           continue;
         }
-        candidate.recompute = recompute;
-        candidate.offload = offload;
-        for (const double weights : kOffloadWeights) {
-          const bool is_other = weights != config_.optim.offload_weights;
-          const bool is_possible = offload == 1.0 && !config_.finetune.freezes() &&
-                                   !config_.train.fp8 && candidate.pipeline == 1;
-          if (weights > offload || (is_other && weights > 0.0 && !is_possible)) {
-            continue;
-          }
-          candidate.offload_weights = weights;
-          add_divisions(candidate);
-        }
+        candidate.offload_weights = weights;
+        add_divisions(candidate);
       }
     }
   }
@@ -297,8 +328,8 @@ class Search {
       config.parallel.pp_schedule = parallel::PipelineSchedule::k1F1B;
       set("parallel.pipeline_schedule", "1f1b");
     }
-    const std::string recompute =
-        recompute_text(candidate.recompute, models::shape_of(config_.model).blocks);
+    const std::string recompute = recompute_text(candidate.recompute, candidate.activations,
+                                                 models::shape_of(config_.model).blocks);
     if (config_.train.recompute != recompute) {
       config.train.recompute = recompute;
       set("train.recompute", config.train.recompute);
@@ -331,6 +362,7 @@ class Search {
   RunConfig config_;
   PlanTarget target_;
   bool knows_speed_ = false;
+  bool can_offload_activations_ = false;
   StepEstimate estimate_;
   std::vector<Candidate> candidates_;
 };

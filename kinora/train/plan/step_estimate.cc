@@ -3,9 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <iterator>
+#include <memory>
 #include <numeric>
 #include <optional>
 
+#include "kinora/core/error.h"
 #include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
@@ -45,6 +48,36 @@ double recompute_factor(const RunConfig& config) {
   }
   constexpr double kWholeBlock = 1.3;  // all but the MLP's second product is computed again
   return blocks * kWholeBlock + (1.0 - blocks) * rest;
+}
+
+/// Widths C a token and block that `level` keeps for backward, with the MLP of four times the
+/// width: DiT's, as `kinora plan` counts them; blocks with more branches keep more.
+double kept_widths(ops::Recompute level) {
+  switch (level) {
+    case ops::Recompute::kNone:
+      return 18.0;
+    case ops::Recompute::kElementwise:
+      return 12.0;
+    case ops::Recompute::kMlp:
+      return 8.0;
+    case ops::Recompute::kBlock:
+      return 1.0;
+  }
+  KINORA_UNREACHABLE("[plan] unknown level");
+}
+
+/// Bytes that a pass over `rows` tokens sends to the host, for each block in what train.recompute
+/// counts.
+double offloaded_bytes(const RunConfig& config, double rows) {
+  const models::ModelShape shape = models::shape_of(config.model);
+  const RecomputePlan plan = parse_recompute(config.train.recompute, shape.blocks);
+  // The last block of a pass stays.
+  const auto count = static_cast<double>(std::min(plan.offloaded_blocks, shape.blocks - 1));
+  const ops::Recompute level = plan.first_blocks > 0 ? ops::Recompute::kBlock : plan.level;
+  const auto element =
+      static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
+  return std::max(0.0, count) * kept_widths(level) * rows * static_cast<double>(shape.width) *
+         element;
 }
 
 /// What the passes before update_weights move for each element, moments left out, which the rule
@@ -93,9 +126,12 @@ StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
     in_blocks += bucket.forward_s > 0.0 ? bucket.gradient_bytes / kGradientBytes : 0.0;
   }
   block_share_ = in_blocks / parameters_;
-  divisible_share_ = parallel::divisible(*models::make_model(config.model)).share;
+  const std::unique_ptr<models::Model> model = models::make_model(config.model);
+  divisible_share_ = parallel::divisible(*model).share;
+  const auto units = static_cast<double>(models::shape_of(config.model).blocks);
+  blocks_a_unit_ = std::max(1.0, static_cast<double>(std::ssize(model->block_costs())) / units);
   if (config.optim.rule == kernels::UpdateRule::kMuon) {
-    matrix_macs_ = optim::orthogonalise_macs(models::make_model(config.model)->named_parameters());
+    matrix_macs_ = optim::orthogonalise_macs(model->named_parameters());
   }
 }
 
@@ -176,10 +212,14 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
       gpu_.host_bytes_per_s > 0.0
           ? (parameters * config.finetune.offload + owned * far_weights) * weight_bytes / link
           : 0.0;
-  // Gradients go while weights come.
-  const double backward_s = std::max(fetch_s, owned * far_weights * 4.0 / link);
-  const double wait_s =
-      std::max(0.0, fetch_s - forward_s) + std::max(0.0, backward_s - (micro_step_s - forward_s));
+  // Activations go in forward, while weights come, and come in backward beside them; gradients go
+  // then.
+  const double activations_s = gpu_.host_bytes_per_s > 0.0
+                                   ? blocks_a_unit_ / stages * offloaded_bytes(config, rows) / link
+                                   : 0.0;
+  const double backward_s = std::max(fetch_s + activations_s, owned * far_weights * 4.0 / link);
+  const double wait_s = std::max(0.0, std::max(fetch_s, activations_s) - forward_s) +
+                        std::max(0.0, backward_s - (micro_step_s - forward_s));
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +

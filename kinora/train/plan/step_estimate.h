@@ -38,6 +38,7 @@ class StepEstimate {
   double divisible_share_ = 0.0;  // of them (parallel/tensor.h)
   double block_share_ = 0.0;      // of them: what a pipeline's ranks divide
   double matrix_macs_ = 0.0;      // of muon, a step
+  double blocks_a_unit_ = 1.0;    // of what train.recompute counts: 2 where that is pairs
 };
 
 }  // namespace kinora::train
