@@ -107,7 +107,7 @@ struct PairScript::Script {
 
 PairScript::PairScript(const std::filesystem::path& path, at::Device device)
     : name_(named_by_content("torchscript", path)),
-      script_(std::make_unique<Script>(load(path, device))) {}
+      script_(std::make_unique<Script>(Script{load(path, device)})) {}
 
 PairScript::~PairScript() = default;
 
