@@ -5,10 +5,10 @@
 #include <ATen/ops/stack.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/kinora/eval_progress.h"
 #include "kinora/core/error.h"
 #include "kinora/core/progress.h"
 #include "kinora/device/device.h"
@@ -58,17 +58,8 @@ nlohmann::ordered_json score_clip(const EvalArguments& arguments, const comm::Gr
   const eval::SampleSet set = eval::SampleSet::open(arguments.eval.samples, arguments.eval.set);
   const std::vector<std::string> prompts = eval::prompts_of(set, arguments.prompts);
   const eval::ClipNetwork network(arguments.clip, device);
-  std::optional<Progress> progress;
-  eval::ExtractOptions options{.batch = arguments.eval.batch, .device = device, .progress = {}};
-  if (group.rank() == 0) {
-    options.progress = [&](int64_t done, int64_t total) {
-      if (!progress) {
-        progress.emplace(total, arguments.eval.set.frames > 0 ? "clips" : "images");
-      }
-      progress->update(static_cast<double>(done));
-    };
-  }
-  const eval::FeatureTable table = eval::extract(set, network, group, options);
+  const eval::FeatureTable table =
+      eval::extract(set, network, group, shown_extraction(arguments.eval, group, device));
   return report_of(arguments, network, table.features, prompts);
 }
 

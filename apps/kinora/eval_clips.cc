@@ -1,10 +1,8 @@
 #include "apps/kinora/eval_clips.h"
 
 #include <memory>
-#include <optional>
 
-#include "kinora/core/error.h"
-#include "kinora/core/progress.h"
+#include "apps/kinora/eval_progress.h"
 #include "kinora/eval/clip_motion.h"
 #include "kinora/eval/clip_network.h"
 #include "kinora/eval/extract.h"
@@ -16,17 +14,7 @@ nlohmann::ordered_json score_clips(const EvalArguments& arguments, const comm::G
   const EvalOptions& options = arguments.eval;
   const eval::SampleSet set = eval::SampleSet::open(options.samples, options.set);
   const auto features_of = [&](const eval::FeatureNetwork& network) {
-    std::optional<Progress> progress;
-    eval::ExtractOptions how{.batch = options.batch, .device = device, .progress = {}};
-    if (group.rank() == 0) {
-      how.progress = [&](int64_t done, int64_t total) {
-        if (!progress) {
-          progress.emplace(static_cast<double>(total), "clips");
-        }
-        progress->update(static_cast<double>(done));
-      };
-    }
-    return eval::extract(set, network, group, how).features;
+    return eval::extract(set, network, group, shown_extraction(options, group, device)).features;
   };
   nlohmann::ordered_json report = {
       {"samples", options.samples}, {"num_samples", set.size()}, {"frames", options.set.frames}};

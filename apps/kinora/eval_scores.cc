@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/kinora/eval_progress.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
-#include "kinora/core/progress.h"
 #include "kinora/eval/class_agreement.h"
 #include "kinora/eval/inception_score.h"
 #include "kinora/eval/kernel_distance.h"
@@ -96,16 +96,7 @@ void FeatureScores::read_features(Side& side) {
   if (!side.set) {
     return;
   }
-  std::optional<Progress> progress;
-  eval::ExtractOptions options{.batch = options_.batch, .device = device_, .progress = {}};
-  if (group_.rank() == 0) {
-    options.progress = [&](int64_t done, int64_t total) {
-      if (!progress) {
-        progress.emplace(total, options_.set.frames > 0 ? "clips" : "images");
-      }
-      progress->update(done);
-    };
-  }
+  const eval::ExtractOptions options = shown_extraction(options_, group_, device_);
   // Frechet distances and files of statistics need no more of a set, however large it is.
   if (!wants("is") && !wants("prdc") && !wants("kernel") && !wants("classes")) {
     keep_gaussian(side, eval::extract_gaussian(*side.set, *network_, group_, options));
