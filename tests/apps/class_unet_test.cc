@@ -37,10 +37,6 @@ class ClassUnetTest : public RunTest, public testing::WithParamInterface<const c
   [[nodiscard]] static Arguments with(const Arguments& more = {}) {
     return joined({std::string("model.unet.classes=") + GetParam()}, more);
   }
-  void run_well(const Arguments& arguments) const {
-    const Outcome outcome = run_kinora(arguments, folder());
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
   /// Pictures of two classes.
   [[nodiscard]] std::vector<io::Image> drawn(const Arguments& whose,
                                              const std::string& name) const {

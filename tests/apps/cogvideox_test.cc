@@ -59,10 +59,6 @@ class CogVideoXTest : public RunTest {
                    "checkpoint.init_from=" + (pipeline() / "transformer").string()},
                   more);
   }
-  void run_well(const Arguments& arguments) const {
-    const Outcome outcome = run_kinora(arguments, folder());
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
   /// The latents of a clip.
   [[nodiscard]] at::Tensor drawn(const Arguments& whose, const std::string& name) const {
     run_well(

@@ -31,10 +31,6 @@ class FinetuneTest : public RunTest {
   }
 
   Outcome run(const Arguments& arguments) const { return run_kinora(arguments, folder()); }
-  void run_well(const Arguments& arguments) const {
-    const Outcome outcome = run(arguments);
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
 
   /// The bytes of the pictures.
   [[nodiscard]] std::map<std::string, std::string> samples(const Arguments& whose,

@@ -166,4 +166,9 @@ void RunTest::train_well(const fs::path& run, const Arguments& more) const {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
+void RunTest::run_well(const Arguments& arguments) const {
+  const Outcome outcome = run_kinora(arguments, folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
 }  // namespace kinora::apps

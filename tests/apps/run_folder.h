@@ -84,6 +84,8 @@ class RunTest : public testing::Test {
   Outcome train(const std::filesystem::path& run, const Arguments& more = {}) const;
   /// The same, which must succeed.
   void train_well(const std::filesystem::path& run, const Arguments& more = {}) const;
+  /// Any command of the program, in the folder, which must succeed.
+  void run_well(const Arguments& arguments) const;
 
  private:
   TemporaryFolder folder_;

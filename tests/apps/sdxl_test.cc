@@ -62,10 +62,6 @@ class SdxlTest : public RunTest {
             "text.encoder=" + kPipeline.string(),
             "checkpoint.init_from=" + (kPipeline / "unet").string()};
   }
-  void run_well(const Arguments& arguments) const {
-    const Outcome outcome = run_kinora(arguments, folder());
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
   void encode() const {
     run_well(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out", path("cache"),
                      "--dtype", "fp32"},

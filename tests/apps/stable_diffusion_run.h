@@ -78,10 +78,6 @@ class StableDiffusionTest : public RunTest {
             "prior_data.global_batch=4", "prior_data.caption=a picture",
             "prior_data.threads=1"};
   }
-  void run_well(const Arguments& arguments) const {
-    const Outcome outcome = run_kinora(arguments, folder());
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
   /// Two pictures of `whose`.
   [[nodiscard]] std::vector<io::Image> drawn(const Arguments& whose,
                                              const std::string& name) const {

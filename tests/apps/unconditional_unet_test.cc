@@ -33,10 +33,6 @@ class UnconditionalUnetTest : public RunTest {
  protected:
   UnconditionalUnetTest() { write_text(recipe(), kRecipe); }
 
-  void run_well(const Arguments& arguments) const {
-    const Outcome outcome = run_kinora(arguments, folder());
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  }
   /// Its files have no class in their names.
   [[nodiscard]] io::Image drawn(const Arguments& whose, const std::string& name) const {
     run_well(joined(
