@@ -126,6 +126,9 @@ void print(std::ostream& out, const train::StepBenchmark& result, int64_t steps,
              digits(beyond / result.texts->encoder_seconds, 3) + " times the encoder's " +
              digits(result.texts->encoder_seconds * 1e3) + " ms alone");
   }
+  if (!result.far_updates.empty()) {
+    line(out, "updates", result.far_updates);
+  }
   line(out, "samples/s", digits(result.samples_per_s));
   line(out, "model TFLOP/s", of_ceiling(result.model_tflops, ceilings));
   line(out, "copy", copy_speed(ceilings));

@@ -244,7 +244,9 @@ void Writer::start(const TrainingState& state) {
     job.files = shard_files(impl_->arena, *impl_->part);
     const at::Device device = impl_->arena.options().device;
     if (!impl_->place) {
-      impl_->place = choose_place(device, num_bytes(job.files), impl_->options.ranks_per_host);
+      // A device does not read from a disk.
+      impl_->place = choose_place(impl_->arena.disk() != nullptr ? at::kCPU : device,
+                                  num_bytes(job.files), impl_->options.ranks_per_host);
     }
     job.snapshot = take_snapshot(job.files, device, *impl_->place, impl_->staging);
     impl_->place = job.snapshot.place;

@@ -40,7 +40,8 @@ std::string describe(at::Device device) {
 
 void synchronize(at::Device device) {
   if (device.is_cuda()) {
-    at::accelerator::synchronizeDevice(device.index());
+    at::accelerator::synchronizeDevice(device.has_index() ? device.index()
+                                                          : at::accelerator::getDeviceIndex());
   }
 }
 

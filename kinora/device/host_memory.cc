@@ -36,6 +36,10 @@ at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type, at::Device d
   return cuda::pinned_zeros(numel, options);
 }
 
+at::Tensor seen_by_host(const at::Tensor& tensor) {
+  return tensor.is_cuda() ? cuda::seen_by_host(tensor) : tensor;
+}
+
 void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
   KINORA_CHECK(from.nbytes() == to.nbytes() && from.is_contiguous() && to.is_contiguous(), kShape,
                "[memory] what is copied has ", from.nbytes(), " bytes, and its place ",

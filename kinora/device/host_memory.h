@@ -13,6 +13,10 @@ namespace kinora::device {
 [[nodiscard]] at::Tensor zeros_in_host_memory(int64_t numel, at::ScalarType type,
                                               at::Device device);
 
+/// The same elements as a tensor of the CPU, if they lie in the host's memory, where it may read
+/// and write them while the device does not; else an undefined one.
+[[nodiscard]] at::Tensor seen_by_host(const at::Tensor& tensor);
+
 /// Copies the bytes of `from` to `to`, as many, both contiguous tensors of a device or in the
 /// memory of its host: on its current stream, without waiting. autograd does not count it as a
 /// change of `to`.

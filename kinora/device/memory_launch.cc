@@ -28,6 +28,17 @@ at::Tensor pinned_zeros(int64_t numel, const at::TensorOptions& options) {
       numbered);
 }
 
+at::Tensor seen_by_host(const at::Tensor& tensor) {
+  cudaPointerAttributes attributes;
+  KINORA_CUDA_CHECK(cudaPointerGetAttributes(&attributes, tensor.const_data_ptr()));
+  if (attributes.type != cudaMemoryTypeHost) {
+    return {};
+  }
+  return at::from_blob(
+      attributes.hostPointer, tensor.sizes(), tensor.strides(), [tensor](void*) {},
+      tensor.options().device(at::kCPU));
+}
+
 void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
   const c10::cuda::CUDAGuard guard(to.device());
   KINORA_CUDA_CHECK(cudaMemcpyAsync(to.data_ptr(), from.const_data_ptr(), from.nbytes(),

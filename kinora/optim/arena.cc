@@ -12,6 +12,7 @@
 #include "kinora/core/philox.h"
 #include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
+#include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/device/host_memory.h"
 #include "kinora/kernels/optimizer.h"
@@ -46,9 +47,10 @@ void check_options(const ArenaOptions& options) {
                kConfig, "[arena] the share of weights in the host's memory must be in [0, ",
                options.offload, "], the share of state that is there, got ",
                options.offload_weights, ". Hint: optim.offload=1");
-  KINORA_CHECK(options.offload_weights == 0.0 || options.disk.empty(), kConfig,
-               "[arena] state on a disk is updated by the CPU that computes, whose memory has the "
-               "weights anyway. Hint: without optim.disk, or optim.offload_weights=0");
+  KINORA_CHECK(
+      options.offload_weights == 0.0 || options.disk.empty(), kConfig,
+      "[arena] state on a disk is for weights that stay where they are computed with. Hint: "
+      "without optim.disk, or optim.offload_weights=0");
   if (!takes_one_pass(options.rule)) {
     KINORA_CHECK(options.moments == kernels::MomentFormat::kF32, kConfig, "[arena] ",
                  to_string(options.rule),
@@ -62,10 +64,6 @@ void check_options(const ArenaOptions& options) {
   KINORA_CHECK(
       options.disk.empty() || options.offload > 0.0, kConfig,
       "[arena] state on a disk is the share to offload, which is 0. Hint: optim.offload=1");
-  KINORA_CHECK(
-      options.disk.empty() || !device::is_gpu(options.device), kConfig,
-      "[arena] state on a disk is updated by the CPU that computes: a run on a GPU keeps it "
-      "in the host's memory. Hint: without optim.disk, or train.device=cpu");
   KINORA_CHECK(options.rule != kernels::UpdateRule::kAdafactor ||
                    options.moments == kernels::MomentFormat::kF32,
                kConfig,
@@ -485,11 +483,16 @@ void Arena::open_disk() {
 }
 
 at::Tensor Arena::fetched(const at::Tensor& state) const {
-  return disk_ != nullptr && disk_->holds(state) ? disk_->read(state) : state;
+  if (disk_ == nullptr || !disk_->holds(state)) {
+    return state;
+  }
+  device::synchronize(options_.device);  // updates beside a GPU
+  return disk_->read(state).to(options_.device);
 }
 
 void Arena::store(const at::Tensor& state, const at::Tensor& values) const {
   if (disk_ != nullptr && disk_->holds(state)) {
+    device::synchronize(options_.device);
     disk_->write(state, values.to(state.scalar_type()).cpu());
   } else {
     at::Tensor(state).copy_(values);

@@ -236,7 +236,8 @@ struct ArenaOptions {
   /// gradients, too. For a model that says what it reads (parallel::DataParallel).
   double offload_weights = 0.0;
   /// A folder in which a file of each rank's takes that state in place of the host's memory: its
-  /// tensors are then names of bytes there (disk_state.h). For a CPU alone. Empty: none.
+  /// tensors are then names of bytes there (disk_state.h), of the CPU whatever the device. Empty:
+  /// none.
   std::string disk = {};
   Sharding sharding = {};
   HeldOptions held = {};
@@ -322,8 +323,8 @@ class Arena {
   /// Bytes of the file, and of the memory through which updates of it go; of a dry run, too.
   [[nodiscard]] int64_t disk_bytes() const { return disk_bytes_; }
   [[nodiscard]] int64_t disk_memory() const { return disk_memory_; }
-  /// A bucket's array of state, or a contiguous part of it, to be read: itself, or where it lies on
-  /// a disk a copy. And what makes it `values`, of its size. kIo.
+  /// A bucket's array of state, or a contiguous part of it, to be read on the arena's device:
+  /// itself, or where it lies on a disk a copy. And what makes it `values`, of its size. kIo.
   [[nodiscard]] at::Tensor fetched(const at::Tensor& state) const;
   void store(const at::Tensor& state, const at::Tensor& values) const;
   /// What a training checkpoint has to keep: master, the rule's moments and the EMAs.

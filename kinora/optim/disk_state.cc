@@ -249,21 +249,26 @@ void DiskUpdates::read(size_t piece) {
 }
 
 void DiskUpdates::run(const kernels::UpdateParameters& parameters, const at::Tensor& control) {
-  if (const int64_t written = disk_.num_written(); seen_written_ != written) {
-    for (size_t i = 0; i < std::min(kRooms, pieces_.size()); ++i) {
-      read(i);
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    update(i, parameters, control);
+  }
+}
+
+void DiskUpdates::update(size_t i, const kernels::UpdateParameters& parameters,
+                         const at::Tensor& control) {
+  if (const int64_t written = disk_.num_written(); i == 0 && seen_written_ != written) {
+    for (size_t k = 0; k < std::min(kRooms, pieces_.size()); ++k) {
+      read(k);
     }
     seen_written_ = written;
   }
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    disk_.wait(pieces_[i].there);
-    ops::update_weights(pieces_[i].table, parameters, control);
-    pieces_[i].there = disk_.start(pieces_[i].bytes, true);
-    // Whose turn it is in this room: of this step, or the next one's first.
-    const size_t next = i + kRooms < pieces_.size() ? i + kRooms : i % kRooms;
-    if (next != i) {
-      read(next);
-    }
+  disk_.wait(pieces_[i].there);
+  ops::update_weights(pieces_[i].table, parameters, control);
+  pieces_[i].there = disk_.start(pieces_[i].bytes, true);
+  // Whose turn it is in this room: of this step, or the next one's first.
+  const size_t next = i + kRooms < pieces_.size() ? i + kRooms : i % kRooms;
+  if (next != i) {
+    read(next);
   }
 }
 

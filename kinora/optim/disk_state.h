@@ -115,8 +115,10 @@ class DiskUpdates {
   /// Waits for what is under way.
   ~DiskUpdates();
 
-  /// One step over all pieces.
+  /// A step over all pieces.
   void run(const kernels::UpdateParameters& parameters, const at::Tensor& control);
+  /// Of it piece i: of each step all, in turn.
+  void update(size_t i, const kernels::UpdateParameters& parameters, const at::Tensor& control);
 
  private:
   struct Piece {

@@ -98,6 +98,14 @@ ops::OptimizerBucket part_of(const ops::OptimizerBucket& whole, const Stretch& s
   return result;
 }
 
+/// For the sum of squares alone: a bucket whose state no kernel of a GPU reads.
+ops::OptimizerBucket gradient_of(const ops::OptimizerBucket& bucket) {
+  ops::OptimizerBucket result;
+  result.master = result.grad = bucket.grad;
+  result.ema.assign(bucket.ema.size(), bucket.grad);
+  return result;
+}
+
 double beta2_of(const OptimizerConfig& config) {
   constexpr double kAdamW = 0.999;
   constexpr double kLion = 0.99;
@@ -107,13 +115,13 @@ double beta2_of(const OptimizerConfig& config) {
   return config.rule == kernels::UpdateRule::kLion ? kLion : kAdamW;
 }
 
-/// The pieces of a bucket whose state lies on a disk: of its slice, `whole`.
+/// A bucket's slice, `whole`, in pieces of `size` elements.
 std::vector<std::pair<Stretch, ops::OptimizerBucket>> pieces_of(const ops::OptimizerBucket& whole,
-                                                                const Bucket& bucket) {
+                                                                const Bucket& bucket,
+                                                                int64_t size) {
   std::vector<std::pair<Stretch, ops::OptimizerBucket>> pieces;
-  for (int64_t begin = 0; begin < bucket.slice_numel; begin += DiskUpdates::kPiece) {
-    const Stretch piece{begin, std::min(begin + DiskUpdates::kPiece, bucket.slice_numel),
-                        &bucket.slots.front()};
+  for (int64_t begin = 0; begin < bucket.slice_numel; begin += size) {
+    const Stretch piece{begin, std::min(begin + size, bucket.slice_numel), &bucket.slots.front()};
     pieces.emplace_back(piece, part_of(whole, piece, bucket));
   }
   return pieces;
@@ -210,7 +218,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   of_matrices_.beta1 = config.momentum;
   if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) &&
       arena.options().device.is_cuda()) {
-    beside_ = std::make_unique<device::SideStream>(arena.options().device, arena.buckets().size());
+    far_ = std::make_unique<FarUpdates>(arena.options().device, arena.buckets().size());
   }
 }
 
@@ -260,8 +268,12 @@ void Optimizer::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> wholes;
   std::vector<ops::OptimizerBucket> shared;
   const bool has_stages = arena.options().pipeline.size() > 1;
-  far_.clear();
-  on_disk_.reset();
+  const bool on_disk = arena.disk() != nullptr;
+  if (far_ != nullptr) {
+    (void)ops::read_step_control(control_);  // its updates are done
+    far_->clear();
+  }
+  on_disk_ = on_disk ? std::make_unique<DiskUpdates>(*arena.disk(), arena.disk_memory()) : nullptr;
   for (size_t i = 0; i < arena.buckets().size(); ++i) {
     const Bucket& bucket = arena.buckets()[i];
     const bool rounds = !bucket.compute.is_same(bucket.master);
@@ -284,17 +296,30 @@ void Optimizer::prepare(const Arena& arena) {
         .grad_sum = bucket.grad_sum};
     std::vector<ops::OptimizerBucket> parts;
     for (const Stretch& stretch : stretches_of(bucket, stochastic)) {
-      buckets.push_back(part_of(whole, stretch, bucket));
+      const ops::OptimizerBucket part = part_of(whole, stretch, bucket);
+      const bool is_elsewhere = far_ != nullptr && on_disk && bucket.is_offloaded;
+      buckets.push_back(is_elsewhere ? gradient_of(part) : part);
       const Slot& slot = *stretch.first;
       (slot.box ? boxes : has_stages && !slot.stage ? shared : wholes).push_back(buckets.back());
       (stretch.first->is_matrix ? matrices : parts).push_back(buckets.back());
     }
-    if (bucket.is_offloaded && arena.disk() != nullptr) {
-      if (on_disk_ == nullptr) {
-        on_disk_ = std::make_unique<DiskUpdates>(*arena.disk(), arena.disk_memory());
+    if (bucket.is_offloaded && (on_disk || far_ != nullptr)) {
+      bool by_host = on_disk;
+      if (far_ != nullptr) {
+        ops::BucketTable by_device;
+        if (!on_disk) {
+          by_device = ops::BucketTable(std::move(parts), own_kernels_, ops::StatePlace::kHost);
+          by_host = by_device.device_table().defined();  // whose bits are the CPU's
+        }
+        far_->add(i, std::move(by_device));
       }
-      for (const auto& [piece, arrays] : pieces_of(whole, bucket)) {
-        const ops::OptimizerBucket staged = on_disk_->stage(arrays);
+      if (!by_host) {
+        continue;
+      }
+      const int64_t size = on_disk ? DiskUpdates::kPiece : FarUpdates::kPiece;
+      for (const auto& [piece, arrays] : pieces_of(whole, bucket, size)) {
+        ops::OptimizerBucket staged = on_disk ? on_disk_->stage(arrays) : arrays;
+        staged = far_ != nullptr ? far_->stage(staged) : staged;
         std::vector<ops::OptimizerBucket> stretches;
         for (Stretch stretch : stretches_of(bucket, stochastic)) {
           stretch.begin = std::max(stretch.begin, piece.begin);
@@ -303,14 +328,15 @@ void Optimizer::prepare(const Arena& arena) {
             stretches.push_back(part_of(staged, stretch, bucket, piece.begin));
           }
         }
-        on_disk_->add(ops::BucketTable(std::move(stretches), own_kernels_));
+        ops::BucketTable table(std::move(stretches), own_kernels_);
+        on_disk ? on_disk_->add(std::move(table)) : far_->add_piece(std::move(table));
       }
-    } else if (bucket.is_offloaded) {
-      far_.emplace_back(i,
-                        ops::BucketTable(std::move(parts), own_kernels_, ops::StatePlace::kHost));
     } else {
       near.insert(near.end(), parts.begin(), parts.end());
     }
+  }
+  if (far_ != nullptr) {
+    far_->updates_on_disk(on_disk_.get());
   }
   if (has_stages || arena.options().tensor.size() > 1) {
     shared_ = ops::BucketTable(std::move(shared), own_kernels_);
@@ -318,7 +344,7 @@ void Optimizer::prepare(const Arena& arena) {
     wholes_ = ops::BucketTable(std::move(wholes), own_kernels_);
   }
   table_ = ops::BucketTable(std::move(buckets), own_kernels_);
-  const bool is_all = far_.empty() && on_disk_ == nullptr && matrices.empty();
+  const bool is_all = far_ == nullptr && on_disk_ == nullptr && matrices.empty();
   near_ = is_all ? table_ : ops::BucketTable(std::move(near), own_kernels_);
   matrices_ = ops::BucketTable(std::move(matrices), own_kernels_);
   arrays_ = std::move(arrays);
@@ -376,34 +402,24 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     ops::adapt_distance(control_, policy_);
   }
   ops::update_weights(near_, parameters_, control_);
-  if (on_disk_ != nullptr) {
+  if (on_disk_ != nullptr && far_ == nullptr) {
     on_disk_->run(parameters_, control_);
   }
   ops::publish_report(control_, loss, exchange_);
-  const auto update_far = [this] {
-    for (const auto& [bucket, table] : far_) {
-      ops::update_weights(table, parameters_, control_);
-      if (beside_ != nullptr) {
-        beside_->mark(bucket);
-      }
-    }
-  };
-  if (beside_ != nullptr) {
-    beside_->run(update_far);
-  } else {
-    update_far();
+  if (far_ != nullptr) {
+    far_->launch(parameters_, control_);
   }
 }
 
 void Optimizer::wait_for(size_t bucket) const {
-  if (beside_ != nullptr) {
-    beside_->wait(bucket);
+  if (far_ != nullptr) {
+    far_->wait_for(bucket);
   }
 }
 
 void Optimizer::wait_for_all() const {
-  if (beside_ != nullptr) {
-    beside_->wait_for_all();
+  if (far_ != nullptr) {
+    far_->wait_for_all();
   }
 }
 

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "kinora/device/side_stream.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/arena.h"
 #include "kinora/optim/disk_state.h"
+#include "kinora/optim/far_updates.h"
 
 namespace kinora::optim {
 
@@ -102,10 +102,10 @@ struct OptimizerState {
 ///   a graph: launch_step recorded once;     then for each step begin_step(lr); replay;
 ///   wait_report(step)                  at any time until kStepRing steps later
 ///
-/// Buckets whose state lies in the host's memory are updated after the others, in their order, on a
-/// stream of their own: a GPU goes on with the next forward meanwhile, and waits for each bucket
-/// before it reads it (wait_for), or for all (wait_for_all). Such steps are not for graphs. State
-/// on a disk is updated piece by piece on its way through memory (DiskUpdates).
+/// Buckets whose state lies out of a GPU's memory are updated beside it (FarUpdates): the GPU goes
+/// on with the next forward meanwhile, and waits for each bucket before it reads it (wait_for), or
+/// for all (wait_for_all). Such steps are not for graphs. State on a disk is updated piece by piece
+/// on its way through memory (DiskUpdates).
 class Optimizer {
  public:
   /// The loss scale is dynamic if the arena computes in fp16, else 1. Throws kConfig for values out
@@ -142,7 +142,9 @@ class Optimizer {
   void prepare(const Arena& arena);
 
   /// Whether launch_step leaves updates behind that run beside what comes next.
-  [[nodiscard]] bool runs_beside() const { return beside_ != nullptr; }
+  [[nodiscard]] bool runs_beside() const { return far_ != nullptr; }
+  /// What does; null: nothing.
+  [[nodiscard]] const FarUpdates* far() const { return far_.get(); }
   /// The current stream waits for such updates: of bucket i of the arena; of all. Before weights or
   /// state are read, gradients written, or the next step launched.
   void wait_for(size_t bucket) const;
@@ -164,8 +166,8 @@ class Optimizer {
   kernels::UpdateParameters of_matrices_;  // of kMuon
   at::Tensor control_;                     // kernels::StepControl in the device's memory
   at::Tensor exchange_;                    // kernels::StepExchange in the host's
-  /// Of an arena: all buckets; those whose state is on the device; the others, by their place;
-  /// Muon's matrices, which are in none of these two.
+  /// Of an arena: all buckets; those whose state is on the device; Muon's matrices, which are not
+  /// in near_.
   ops::BucketTable table_;
   // Where ranks divide the model: of what each along `tensor` has a part of, of what all of them
   // have, and of what all stages have, too.
@@ -174,12 +176,11 @@ class Optimizer {
   ops::BucketTable shared_;
   ops::BucketTable near_;
   ops::BucketTable matrices_;
-  std::vector<std::pair<size_t, ops::BucketTable>> far_;
-  std::unique_ptr<DiskUpdates> on_disk_;        // of buckets in none of these; null: none
-  std::unique_ptr<device::SideStream> beside_;  // null: no such buckets, or no GPU
-  std::vector<at::Tensor> arrays_;              // of the arena that table_ is of
-  int64_t steps_ = 0;                           // begun
-  double beta3_;                                // OptimizerConfig::beta3
+  std::unique_ptr<DiskUpdates> on_disk_;  // of buckets in none of these; null: none
+  std::unique_ptr<FarUpdates> far_;       // of such buckets, too; null: none, or no GPU
+  std::vector<at::Tensor> arrays_;        // of the arena that table_ is of
+  int64_t steps_ = 0;                     // begun
+  double beta3_;                          // OptimizerConfig::beta3
   bool leaves_gradients_ = false;
   bool own_kernels_;
 };

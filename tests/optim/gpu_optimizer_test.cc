@@ -242,6 +242,130 @@ TEST_P(GpuOptimTest, StepsOfRulesThatSumOverParametersEqualTheCpu) {
   }
 }
 
+/// Nine blocks, the second of three pieces, and an embedder; the same gradients in every run.
+struct BlocksRun {
+  BlocksRun(at::ScalarType type, const OptimizerConfig& wanted)
+      : config(wanted), arena(make_arena(type)), optimizer(config, arena) {}
+
+  void step(uint32_t number) {
+    for (size_t i = 0; i < arena.buckets().size(); ++i) {
+      optimizer.wait_for(i);
+    }
+    for (size_t i = 0; i < parameters.named().size(); ++i) {
+      ops::random_fill(parameters.named()[i].parameter->grad, {3, i, number, RandomPurpose::kTest},
+                       kernels::Distribution::kNormal, 0.1);
+    }
+    if (number == 2) {
+      parameters.named()[1].parameter->grad.fill_(std::numeric_limits<float>::infinity());
+    }
+    (void)optimizer.enqueue_step(arena, 0.01);
+  }
+
+  TestParameters parameters;
+  OptimizerConfig config;
+  Arena arena;
+  Optimizer optimizer;
+
+ private:
+  Arena make_arena(at::ScalarType type) {
+    config.weight_decay = 0.1;
+    config.max_grad_norm = 1.0;
+    parameters.add("embed.weight", {300, 5}, nn::Init::normal(0.5), true);
+    std::vector<nn::BucketSpec> buckets = {{"embed", {"embed.weight"}, true}};
+    for (int i = 0; i < 9; ++i) {
+      const std::string name = "block" + std::to_string(i);
+      parameters.add(name + ".weight", {i == 1 ? 9'001 : 129, 1'001 + i});
+      parameters.add(name + ".bias", {7}).lr_factor = 2.0;
+      buckets.push_back({name, {name + ".weight", name + ".bias"}, false, "blocks"});
+    }
+    ArenaOptions options;
+    options.device = at::kCUDA;
+    options.compute_type = type;
+    options.rule = config.rule;
+    options.moments = config.moments;
+    options.masters = config.masters;
+    options.ema_decays = {0.9};
+    options.offload = config.offload;
+    options.disk = config.disk;
+    return Arena(parameters.named(), buckets, options);
+  }
+};
+
+struct FarCase {
+  const char* name;
+  at::ScalarType type;
+  OptimizerConfig config = {};
+};
+
+class GpuFarUpdatesTest : public testing::TestWithParam<FarCase> {
+ protected:
+  void SetUp() override {
+    if (!cuda_available()) {
+      GTEST_SKIP() << "no GPU: " << cuda_unavailable_reason();
+    }
+  }
+};
+
+TEST_P(GpuFarUpdatesTest, TheGpuAndTheHostGiveTheBitsOfStateOnTheDevice) {
+  BlocksRun near(GetParam().type, GetParam().config);
+  constexpr uint32_t kSteps = 8;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    near.step(step);
+  }
+  for (const double share : {0.4, 1.0}) {
+    for (const bool on_disk : {false, true}) {
+      if (on_disk && GetParam().config.rule == kernels::UpdateRule::kScheduleFree) {
+        continue;  // is refused
+      }
+      SCOPED_TRACE(testing::Message() << "share " << share << (on_disk ? " on a disk" : ""));
+      OptimizerConfig config = GetParam().config;
+      config.offload = share;
+      config.disk = on_disk ? testing::TempDir() : "";
+      BlocksRun far(GetParam().type, config);
+      for (uint32_t step = 0; step < kSteps; ++step) {
+        far.step(step);
+        if (step == 0 && !on_disk) {
+          const auto [of_host, all] = far.optimizer.far()->shares();
+          EXPECT_GT(of_host, 0U);
+          EXPECT_LT(of_host, all);
+        }
+      }
+      EXPECT_EQ(far.optimizer.state(), near.optimizer.state());
+      std::vector<Role> roles = near.arena.state_roles();
+      roles.push_back(Role::compute());
+      for (size_t i = 0; i < near.arena.buckets().size(); ++i) {
+        for (const Role role : roles) {
+          EXPECT_TRUE(at::equal(near.arena.buckets()[i].tensor(role),
+                                far.arena.fetched(far.arena.buckets()[i].tensor(role))))
+              << to_string(role) << " of bucket " << i;
+        }
+        EXPECT_EQ(far.arena.buckets()[i].grad.count_nonzero().item<int64_t>(), 0);
+      }
+      const BoundWeights of_near = near.arena.bind(WeightSet::average(0));
+      const BoundWeights of_far = far.arena.bind(WeightSet::average(0));
+      for (size_t i = 0; i < near.parameters.named().size(); ++i) {
+        EXPECT_TRUE(at::equal(near.parameters.named()[i].parameter->value,
+                              far.parameters.named()[i].parameter->value));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, GpuFarUpdatesTest,
+    testing::Values(
+        FarCase{"adamw_fp32", at::kFloat}, FarCase{"adamw_bf16", at::kBFloat16},
+        FarCase{"adamw_fp16", at::kHalf},
+        FarCase{"lion", at::kBFloat16, {.rule = kernels::UpdateRule::kLion}},
+        FarCase{"adafactor", at::kBFloat16, {.rule = kernels::UpdateRule::kAdafactor}},
+        FarCase{"schedule_free", at::kBFloat16, {.rule = kernels::UpdateRule::kScheduleFree}},
+        FarCase{"coded", at::kBFloat16, {.moments = kernels::MomentFormat::k8Bit}},
+        FarCase{
+            "small",
+            at::kBFloat16,
+            {.moments = kernels::MomentFormat::k8Bit, .masters = kernels::MasterFormat::kBF16}}),
+    [](const auto& info) { return info.param.name; });
+
 class GpuFormatsTest : public testing::TestWithParam<OptimizerConfig> {
  protected:
   void SetUp() override {

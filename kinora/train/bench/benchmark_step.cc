@@ -222,6 +222,11 @@ class StepTimer::Impl {
     result.last_loss = steps.last_loss();
     result.peak_memory = device::peak_memory(device_);
     result.kernels = kernel_summary(config_, kernels, micro_batch, device_);
+    if (const optim::FarUpdates* far = trainable_->optimizer().far()) {
+      const auto [of_host, all] = far->shares();
+      result.far_updates = "of " + std::to_string(all) + " buckets with state off the GPU the " +
+                           "host's cores update " + std::to_string(of_host);
+    }
     if (frozen_) {
       result.kernels += ", pixels encoded in each step";
     }

@@ -44,6 +44,7 @@ struct StepBenchmark {
   double model_tflops = 0.0;  ///< TFLOP/s: 3 x 2 x multiply-accumulates of a forward pass
   int64_t peak_memory = 0;    ///< bytes of tensors on the GPU, of this benchmark; 0 on the CPU
   double last_loss = 0.0;     ///< to see that it computed
+  std::string far_updates;    ///< who updated what has no state on the GPU; "": there is none
   std::optional<device::GpuProfile> profile;  ///< of options.steps steps
   std::optional<TextStepCost> texts;          ///< where options.encoded_tokens is not 0
   std::vector<std::string> products;  ///< a line for each of the fast path's matrix products

@@ -32,6 +32,9 @@ constexpr double kRowsForHalf = 1700.0;  // tokens at once with which half the s
 constexpr double kWidthForHalf = 334.0;  // likewise hidden
 constexpr double kFp8Gain = 1.39;        // of blocks whose linears are in fp8
 constexpr double kBandwidthShare = 0.68;
+// What the host's cores add to the link: 199 ms a step of DiT-XL/2 where the link alone took 233
+// (docs/planning.md). On an H100; hosts whose memory is faster beside their link add more.
+constexpr double kHostHelp = 1.25;
 
 /// Forward and backward with recomputation, against those without: of the multiply-accumulates of a
 /// block's forward, a third is the first product of the MLP.
@@ -76,8 +79,9 @@ double offloaded_bytes(const RunConfig& config, double rows) {
   const ops::Recompute level = plan.first_blocks > 0 ? ops::Recompute::kBlock : plan.level;
   const auto element =
       static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
+  const double coded = config.train.fp8_activations ? 0.516 : 1.0;  // 33 bytes for 32 numbers
   return std::max(0.0, count) * kept_widths(level) * rows * static_cast<double>(shape.width) *
-         element;
+         element * coded;
 }
 
 /// What the passes before update_weights move for each element, moments left out, which the rule
@@ -198,7 +202,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
                                     far_weights * (4.0 + 4.0));
   const double matrices_s =
       2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
-  const double transfer_s = far_bytes / std::max(gpu_.host_bytes_per_s, 1.0);
+  const double transfer_s = far_bytes / (kHostHelp * std::max(gpu_.host_bytes_per_s, 1.0));
   const double far_s = std::max(0.0, transfer_s - (ranks > 1 ? 0.0 : forward_s));
   // Frozen weights come while others are used, once for forward and once for backward.
   const std::optional<kernels::WeightFormat> format =

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <memory>
+
+namespace kinora::device {
+
+/// Calls of functions by the host, in the order of a device's streams, in one thread that runs on
+/// the cores near the device.
+class HostCalls {
+ public:
+  explicit HostCalls(c10::Device device);
+  /// Waits for a call under way. Later ones are left out.
+  ~HostCalls();
+  HostCalls(const HostCalls&) = delete;
+  HostCalls& operator=(const HostCalls&) = delete;
+
+  /// The host calls `function` when all is done that the current stream has been given, and what
+  /// the stream is given from now on waits until it has returned. It must not use the device. After
+  /// one that has thrown none is called any more. Not for graphs.
+  void enqueue(std::function<void()> function);
+  /// Throws what a call has thrown.
+  void check() const;
+
+ private:
+  class Thread;
+  c10::Device device_;
+  std::shared_ptr<Thread> thread_;  // those that are enqueued have it, too
+};
+
+}  // namespace kinora::device
