@@ -34,4 +34,10 @@ void Model::offload_activations(int64_t num_blocks, const at::Device& /*device*/
       "them again");
 }
 
+void Model::keep_activations_in_fp8(bool in_fp8) {
+  KINORA_CHECK(!in_fp8, kConfig, "[model] ", name_of(config_),
+               " cannot keep activations in 8 bits. Hint: train.recompute=block computes them "
+               "again");
+}
+
 }  // namespace kinora::models

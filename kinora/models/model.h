@@ -87,7 +87,10 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// Has the fast path keep what the first `num_blocks` blocks need for backward in the host's
   /// memory from now on: 0 = none, depth = every block. kConfig where it cannot.
   virtual void offload_activations(int64_t num_blocks, const at::Device& device);
-  /// Bytes of the host's memory that this has taken.
+  /// Has the fast path keep what blocks need for backward in 8 bits from now on
+  /// (ops/activations_aside.h), or as it was computed. kConfig where offload_activations() cannot.
+  virtual void keep_activations_in_fp8(bool in_fp8);
+  /// Bytes of the host's memory that offload_activations() has taken.
   [[nodiscard]] virtual int64_t offloaded_activation_bytes() const { return 0; }
   /// Once before the passes of an optimizer step, when weights have changed: quantises them where
   /// the fast path computes in fp8.

@@ -21,6 +21,7 @@
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/cudnn_attention.h"
 #include "kinora/kernels/cuda/fp8.h"
+#include "kinora/kernels/cuda/fp8_blocks.h"
 #include "kinora/kernels/cuda/low_rank.h"
 #include "kinora/kernels/cuda/matmul.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
@@ -229,6 +230,13 @@ void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {
   call.type = device::dtype_of(in.scalar_type());
   call.in = in.const_data_ptr();
   KINORA_CUDA_CHECK(kernels::cuda::block_quantise(call, stream()));
+}
+
+void block_sums(const kernels::BlockSums& call) {
+  if (device::in_dry_run()) {
+    return;
+  }
+  KINORA_CUDA_CHECK(kernels::cuda::block_sums(call, stream()));
 }
 
 void largest_magnitude(const at::Tensor& in, float* amax) {

@@ -10,6 +10,7 @@
 
 #include "kinora/kernels/attention.h"
 #include "kinora/kernels/fp8.h"
+#include "kinora/kernels/fp8_blocks.h"
 #include "kinora/kernels/low_rank.h"
 #include "kinora/kernels/matmul.h"
 #include "kinora/kernels/modulated_norm.h"
@@ -59,6 +60,7 @@ void quantise(const at::Tensor& in, const kernels::Fp8Output& out,
               const at::Tensor& column_sums = {});
 /// `call` without rows, width, type and in, which are those of `in`.
 void block_quantise(const at::Tensor& in, kernels::BlockQuantise call);
+void block_sums(const kernels::BlockSums& call);
 void largest_magnitude(const at::Tensor& in, float* amax);
 void update_scales(const kernels::ScaleUpdate& update);
 

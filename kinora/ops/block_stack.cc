@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/activations_aside.h"
 #include "kinora/ops/branch_pass.h"
 #include "kinora/ops/bucket_hook.h"
-#include "kinora/ops/host_activations.h"
 #include "kinora/ops/parameter.h"
 #include "kinora/ops/recompute.h"
 
@@ -175,8 +175,8 @@ struct Pass : torch::CustomClassHolder {
       column = end_column;
     }
     final_column = column;
-    if (keeps && stack.host_activations != nullptr) {
-      offloaded.emplace(stack.host_activations, stack.blocks.size());
+    if (keeps && (stack.host_activations != nullptr || stack.fp8_activations)) {
+      aside.emplace(stack.host_activations, stack.blocks.size());
     }
   }
 
@@ -197,7 +197,7 @@ struct Pass : torch::CustomClassHolder {
   at::Tensor vectors;                                 ///< fp32 [V, n C]
   at::Tensor ones;                                    ///< a gate: [V, C] of one value
   std::vector<KeptBranch> kept;                       ///< by place
-  std::optional<OffloadedPass> offloaded;             ///< what of it is at the host
+  std::optional<ActivationsAside> aside;              ///< what of it is put aside
   at::Tensor x_out;
   NormStatistics norm_final;
 
@@ -216,9 +216,12 @@ struct Pass : torch::CustomClassHolder {
   [[nodiscard]] Recompute recompute_of(int64_t block) const {
     return block < stack.recomputed_blocks ? Recompute::kBlock : stack.recompute;
   }
-  /// Whether what the block keeps goes to the host: that of the last one is needed at once.
-  [[nodiscard]] bool offloads(int64_t block) const {
-    return offloaded && block < stack.offloaded_blocks && block + 1 < std::ssize(stack.blocks);
+  /// Where what the block keeps is until backward: that of the last one is needed at once.
+  [[nodiscard]] ActivationsAside::Place place_of(int64_t block) const {
+    const bool is_last = block + 1 == std::ssize(stack.blocks);
+    return {
+        .at_host = !is_last && stack.host_activations != nullptr && block < stack.offloaded_blocks,
+        .in_fp8 = !is_last && stack.fp8_activations};
   }
   [[nodiscard]] bool modulates_in_blocks() const {
     return !groups.empty() && groups.front().bucket < 0;
@@ -467,14 +470,15 @@ void forget(Pass& pass, Recompute level, size_t first, size_t end) {
   }
 }
 
-/// Has what the block keeps, of the places [first, end), go to the host while the next one
-/// computes, and gives back the memory of the one before.
-void offload(Pass& pass, int64_t block, size_t first, size_t end) {
-  if (!pass.offloaded) {
+/// Puts aside what the block keeps, of the places [first, end), while the next one computes, and
+/// gives back the memory of the one before.
+void put_aside(Pass& pass, int64_t block, size_t first, size_t end) {
+  if (!pass.aside) {
     return;
   }
-  pass.offloaded->finish_sending();
-  if (!pass.offloads(block)) {
+  pass.aside->finish_putting();
+  const ActivationsAside::Place place = pass.place_of(block);
+  if (!place.is_elsewhere()) {
     return;
   }
   std::vector<at::Tensor*> tensors;
@@ -483,7 +487,7 @@ void offload(Pass& pass, int64_t block, size_t first, size_t end) {
     push_tensors(pass.kept[k], tensors);
     fixed.insert(fixed.end(), {pass.kept[k].leaf, pass.kept[k].graph});
   }
-  pass.offloaded->send(static_cast<size_t>(block), tensors, fixed);
+  pass.aside->put(static_cast<size_t>(block), tensors, fixed, place);
 }
 
 /// What a branch keeps by the streams that it is off: of place k, where it computes.
@@ -545,7 +549,7 @@ std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
       call_hook(pass, BucketMoment::kAfterForward, place.block);
       if (pass.keeps()) {
         forget(pass, pass.recompute_of(place.block), first, k + 1);
-        offload(pass, place.block, first, k + 1);
+        put_aside(pass, place.block, first, k + 1);
       }
     }
   }
@@ -761,8 +765,8 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     KeptBranch& kept = pass.kept[k];
     if (place.is_last) {
       call_hook(pass, BucketMoment::kBeforeBackward, place.block);
-      if (pass.offloaded) {
-        pass.offloaded->fetch(static_cast<size_t>(place.block));
+      if (pass.aside) {
+        pass.aside->fetch(static_cast<size_t>(place.block));
       }
       if (pass.stack.overwrites_gradients) {  // not before: they may be elsewhere until then
         zero_gradients(added_gradients(pass, static_cast<size_t>(place.block)));
@@ -827,7 +831,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     }
     complete(first);
   }
-  pass.offloaded.reset();  // other passes can have its place
+  pass.aside.reset();  // other passes can have its place
   if (!wants_vectors) {
     return result;
   }

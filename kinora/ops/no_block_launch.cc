@@ -79,6 +79,9 @@ void quantise(const at::Tensor& /*in*/, const kernels::Fp8Output& /*out*/,
 void block_quantise(const at::Tensor& /*in*/, kernels::BlockQuantise /*call*/) {
   refuse_unless_dry();
 }
+void block_sums(const kernels::BlockSums& /*call*/) {
+  refuse_unless_dry();
+}
 void largest_magnitude(const at::Tensor& /*in*/, float* /*amax*/) {
   refuse_unless_dry();
 }

@@ -55,6 +55,15 @@ void describe_train(Fields& fields, RunConfig& config) {
       "memory, which takes the link's time instead of the GPU's: offload (every block), offload:K "
       "(the first K blocks), and behind either ,elementwise ,mlp or ,block for what every block "
       "computes again, so that less has to go. All but block and block:K need the fast path.");
+  fields
+      .add("fp8_activations", train.fp8_activations,
+           "Keep what blocks compute for backward in 8 bits, with a scale for each 128 numbers: "
+           "half "
+           "of the memory, and of what train.recompute=offload moves. Forward is as without it, "
+           "gradients differ a little. The fast path, with train.precision bf16 or fp16.")
+      .check("be false with train.precision=fp32", [&config] {
+        return !config.train.fp8_activations || config.precision != Precision::kFp32;
+      });
   fields.add(
       "vram_budget", train.vram_budget,
       "Most of the GPU's memory that the run takes, its context and libraries included: none, "
@@ -377,8 +386,9 @@ void describe_checkpoint(Fields& fields, RunConfig& config) {
              between(0, kMostSteps));
   fields
       .add("init_from", checkpoint.init_from,
-           "Weights to start from: a .safetensors or PyTorch .pt file with the model's key names, "
-           "or of diffusers.")
+           "Weights to start from: a run or a checkpoint, a .safetensors or PyTorch .pt file with "
+           "the "
+           "model's key names, or of diffusers.")
       .check(
           "be given for finetune.lora, finetune.fresh, finetune.positions, "
           "finetune.frozen_weights and finetune.offload",

@@ -30,6 +30,7 @@ struct TrainOptions {
   bool fp8 = false;
   ops::Fp8Scaling fp8_scaling = ops::Fp8Scaling::kDelayed;
   std::string recompute = "none";
+  bool fp8_activations = false;
   std::string vram_budget = "none";  ///< budget_bytes()
   OutOfMemory oom = OutOfMemory::kStop;
   double graph_memory_gib = 0.0;  ///< 0: what there is room for

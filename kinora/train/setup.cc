@@ -224,6 +224,9 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
                kConfig, "[train] train.recompute=", config.train.recompute,
                " needs the fast path, and this run takes the plain one. "
                "Hint: block:K works there; or set model.path to fast");
+  KINORA_CHECK(kernels != nullptr || !config.train.fp8_activations, kConfig,
+               "[train] train.fp8_activations needs the fast path, and this run takes the plain "
+               "one. Hint: train.recompute=block:K works there; or set model.path to fast");
   KINORA_CHECK(!config.train.fp8 || model.num_fast_linears() > 0, kConfig,
                "[train] train.fp8 has no linears to compute in ", models::name_of(config.model),
                ". Hint: train.fp8=false");
@@ -234,6 +237,7 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   model.set_recompute(recompute.first_blocks);
   model.use_fast_path(kernels, recompute.level);
   model.offload_activations(recompute.offloaded_blocks, device);
+  model.keep_activations_in_fp8(config.train.fp8_activations);
   return kernels;
 }
 

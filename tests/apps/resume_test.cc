@@ -97,6 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"smallest_state", {"train.precision=bf16", "optim.master=bf16", "optim.moments=8bit"}},
         Case{"recomputed", {"train.recompute=block:1"}},
         Case{"offloaded", {"model.path=fast", "train.recompute=offload"}},
+        Case{"fp8_activations",
+             {"model.path=fast", "train.precision=bf16", "train.fp8_activations=true"}},
         Case{"flipped_cosine",
              {"data.flip=true", "lr.schedule=cosine", "lr.warmup=5", "lr.horizon=18"}},
         Case{"deterministic", {"train.deterministic=true"}},

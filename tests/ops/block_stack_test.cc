@@ -20,6 +20,10 @@ TEST_P(BlockStackTest, WhatIsOffloadedComesBackAsItWas) {
   expect_offloaded_bits(GetParam(), at::kCPU);
 }
 
+TEST(Fp8ActivationsTest, GradientsAreNearAndForwardIsTheSame) {
+  expect_fp8_activations(at::kCPU);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Sizes, BlockStackTest,
     testing::Values(StackSizes{.width = 72, .heads = 1, .batch = 1, .tokens = 21},

@@ -38,6 +38,16 @@ TEST_P(GpuBlockStackTest, WhatIsOffloadedComesBackAsItWas) {
   expect_offloaded_bits(GetParam(), gpu);
 }
 
+TEST_P(GpuBlockStackTest, ActivationsInFp8AreNear) {
+  const at::Device gpu(at::kCUDA, 0);
+  if (!device::best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
+    GTEST_SKIP() << "there is no GPU that has the kernels";
+  }
+  if (GetParam().width == 128) {
+    expect_fp8_activations(gpu);
+  }
+}
+
 // Head dims of the recipes; numbers of tokens that fill no tile; a width that is no multiple of 8,
 // whose rows are not aligned and whose heads no fused attention has.
 INSTANTIATE_TEST_SUITE_P(

@@ -227,6 +227,10 @@ TEST(UnetTrainingTest, CannotHaveActivationsAtTheHost) {
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { TinyRun run(config, comm::Group()); }),
               testing::HasSubstr("cannot keep activations in the host's memory. Hint: "
                                  "train.recompute=block"));
+  config.train.recompute = "none";
+  config.train.fp8_activations = true;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { TinyRun run(config, comm::Group()); }),
+              testing::HasSubstr("cannot keep activations in 8 bits"));
 }
 
 // Its gradients add up over a step and start anew in the next, as those of the plain path.

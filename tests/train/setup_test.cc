@@ -147,6 +147,10 @@ TEST(SetupTest, APathIsTakenWhereItCanBe) {
   config.train.recompute = "offload:1";
   EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),
               HasSubstr("train.recompute=offload:1 needs the fast path"));
+  config.train.fp8_activations = true;
+  config.train.recompute = "none";
+  EXPECT_THAT(refusal([&] { return set_path(*model, config, at::kCPU); }),
+              HasSubstr("train.fp8_activations needs the fast path"));
   config.path = inference::Path::kFast;
   EXPECT_NE(set_path(*model, config, at::kCPU), nullptr);
 }

@@ -10,8 +10,8 @@
 #include "kinora/models/transformers/kept_branches.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/nn/low_rank.h"
+#include "kinora/ops/activations_aside.h"
 #include "kinora/ops/fp8.h"
-#include "kinora/ops/host_activations.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::models {
@@ -103,6 +103,13 @@ void BlockModel::offload_activations(int64_t num_blocks, const at::Device& devic
   }
   host_activations_ = num_blocks > 0 ? std::make_shared<ops::HostActivations>(device) : nullptr;
   offloaded_blocks_ = num_blocks;
+}
+
+void BlockModel::keep_activations_in_fp8(bool in_fp8) {
+  if (linears_.empty() || kernels_ == nullptr) {
+    Model::keep_activations_in_fp8(in_fp8);
+  }
+  fp8_activations_ = in_fp8;
 }
 
 int64_t BlockModel::offloaded_activation_bytes() const {
@@ -204,6 +211,7 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
                         .recomputed_blocks = first(recompute_blocks()),
                         .host_activations = host_activations_,
                         .offloaded_blocks = first(offloaded_blocks_),
+                        .fp8_activations = fp8_activations_,
                         .overwrites_gradients = overwrites,
                         .hook = hook()};
   if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {

@@ -50,6 +50,7 @@ class BlockModel : public Model {
                      ops::Recompute level = ops::Recompute::kNone) override;
   [[nodiscard]] bool can_offload_activations() const override { return num_fast_linears() > 0; }
   void offload_activations(int64_t num_blocks, const at::Device& device) override;
+  void keep_activations_in_fp8(bool in_fp8) override;
   [[nodiscard]] int64_t offloaded_activation_bytes() const override;
   void begin_step() override;
   /// Nothing, but a run of sampling in fp8 begins: models that prepare something call it first.
@@ -159,6 +160,7 @@ class BlockModel : public Model {
   ops::Recompute level_ = ops::Recompute::kNone;
   std::shared_ptr<ops::HostActivations> host_activations_;  // null: nothing is offloaded
   int64_t offloaded_blocks_ = 0;
+  bool fp8_activations_ = false;
   diffusion::StepCacheConfig cache_;
   diffusion::StepCacheUse cache_use_;
 };

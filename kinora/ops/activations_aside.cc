@@ -1,4 +1,4 @@
-#include "kinora/ops/host_activations.h"
+#include "kinora/ops/activations_aside.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
@@ -11,6 +11,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/device/host_memory.h"
+#include "kinora/ops/fp8_codes.h"
 
 namespace kinora::ops {
 namespace {
@@ -33,6 +34,26 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {size}, {1});
 }
 
+/// What tensors name of a memory.
+struct Cover {
+  int64_t bytes = 0;
+  at::ScalarType type = at::kByte;  // of all; else kByte
+};
+
+std::unordered_map<const void*, Cover> covers_of(std::span<at::Tensor* const> tensors) {
+  std::unordered_map<const void*, Cover> covers;
+  for (const at::Tensor* tensor : tensors) {
+    if (tensor->defined()) {
+      const auto [entry, is_new] =
+          covers.try_emplace(memory_of(*tensor), Cover{.type = tensor->scalar_type()});
+      Cover& cover = entry->second;
+      cover.bytes += static_cast<int64_t>(tensor->nbytes());
+      cover.type = cover.type == tensor->scalar_type() ? cover.type : at::kByte;
+    }
+  }
+  return covers;
+}
+
 }  // namespace
 
 HostActivations::HostActivations(const at::Device& device)
@@ -42,10 +63,10 @@ int64_t HostActivations::num_bytes() const {
   return num_chunks_ * kChunk;
 }
 
-OffloadedPass::OffloadedPass(std::shared_ptr<HostActivations> host, size_t num_blocks)
+ActivationsAside::ActivationsAside(std::shared_ptr<HostActivations> host, size_t num_blocks)
     : host_(std::move(host)), blocks_(num_blocks) {}
 
-OffloadedPass::~OffloadedPass() {
+ActivationsAside::~ActivationsAside() {
   if (is_under_way_) {  // after an error: the memory that is copied from or to is freed now
     try {
       host_->link_.wait_for_all();
@@ -53,10 +74,12 @@ OffloadedPass::~OffloadedPass() {
       log_warn("[block_stack] ", error.what());
     }
   }
-  host_->free_.insert(host_->free_.end(), chunks_.begin(), chunks_.end());
+  if (host_ != nullptr) {
+    host_->free_.insert(host_->free_.end(), chunks_.begin(), chunks_.end());
+  }
 }
 
-std::vector<at::Tensor> OffloadedPass::places_for(int64_t bytes) {
+std::vector<at::Tensor> ActivationsAside::places_for(int64_t bytes) {
   std::vector<at::Tensor> places;
   while (bytes > 0) {
     if (chunks_.empty() || used_ == kChunk) {
@@ -76,14 +99,9 @@ std::vector<at::Tensor> OffloadedPass::places_for(int64_t bytes) {
   return places;
 }
 
-void OffloadedPass::send(size_t block, std::span<at::Tensor* const> tensors,
-                         std::span<const at::Tensor> fixed) {
-  std::unordered_map<const void*, int64_t> covered;  // bytes of a memory that tensors name
-  for (const at::Tensor* tensor : tensors) {
-    if (tensor->defined()) {
-      covered[memory_of(*tensor)] += static_cast<int64_t>(tensor->nbytes());
-    }
-  }
+void ActivationsAside::put(size_t block, std::span<at::Tensor* const> tensors,
+                           std::span<const at::Tensor> fixed, Place place) {
+  const std::unordered_map<const void*, Cover> covers = covers_of(tensors);
   std::unordered_set<const void*> left;
   for (const at::Tensor& tensor : fixed) {
     if (tensor.defined()) {
@@ -91,19 +109,32 @@ void OffloadedPass::send(size_t block, std::span<at::Tensor* const> tensors,
     }
   }
   Block& own = blocks_[block];
+  own.at_host = place.at_host;
   std::unordered_map<const void*, size_t> numbers;
   for (at::Tensor* tensor : tensors) {
     if (!tensor->defined() || left.contains(memory_of(*tensor))) {
       continue;
     }
     const auto size = static_cast<int64_t>(tensor->storage().nbytes());
-    if (size < kLeast || 2 * covered.at(memory_of(*tensor)) < size) {
+    const Cover& cover = covers.at(memory_of(*tensor));
+    if (size < kLeast || 2 * cover.bytes < size) {
+      continue;
+    }
+    // Numbers that nobody has named may be anything, and would take part in a factor.
+    const bool is_coded = place.in_fp8 && cover.bytes >= size && can_be_coded(cover.type, size);
+    if (!is_coded && !place.at_host) {
       continue;
     }
     const auto [number, is_new] = numbers.try_emplace(memory_of(*tensor), own.storages.size());
     if (is_new) {
-      own.storages.push_back(
-          {.bytes = bytes_of(*tensor), .size = size, .places = places_for(size)});
+      Storage storage;
+      storage.bytes = bytes_of(*tensor);
+      if (is_coded) {
+        storage.coded = cover.type;
+        storage.bytes = fp8_coded(storage.bytes.view(cover.type));
+      }
+      storage.size = storage.bytes.numel();
+      own.storages.push_back(std::move(storage));
     }
     own.tensors.push_back({.tensor = tensor,
                            .options = tensor->options(),
@@ -115,10 +146,19 @@ void OffloadedPass::send(size_t block, std::span<at::Tensor* const> tensors,
   for (const Taken& taken : own.tensors) {
     *taken.tensor = at::Tensor();
   }
+  if (place.at_host) {
+    begin_to_send(own);
+  }
+}
+
+void ActivationsAside::begin_to_send(Block& block) {
+  for (Storage& storage : block.storages) {
+    storage.places = places_for(storage.size);
+  }
   is_under_way_ = true;
-  sending_ = &own;
-  host_->link_.run([&own] {
-    for (const Storage& storage : own.storages) {
+  sending_ = &block;
+  host_->link_.run([&block] {
+    for (const Storage& storage : block.storages) {
       int64_t begin = 0;
       for (const at::Tensor& place : storage.places) {
         device::copy_bytes(storage.bytes.narrow(0, begin, place.numel()), place);
@@ -128,35 +168,43 @@ void OffloadedPass::send(size_t block, std::span<at::Tensor* const> tensors,
   });
 }
 
-void OffloadedPass::finish_sending() {
+void ActivationsAside::wait_for_link() {
+  if (is_under_way_) {
+    host_->link_.wait_for_all();
+    is_under_way_ = false;
+  }
+}
+
+void ActivationsAside::finish_putting() {
   if (sending_ == nullptr) {
     return;
   }
-  host_->link_.wait_for_all();
-  is_under_way_ = false;
+  wait_for_link();
   for (Storage& storage : std::exchange(sending_, nullptr)->storages) {
     storage.bytes = at::Tensor();
   }
 }
 
-void OffloadedPass::fetch(size_t block) {
-  if (is_under_way_) {
-    host_->link_.wait_for_all();
-    is_under_way_ = false;
-  }
+void ActivationsAside::fetch(size_t block) {
+  wait_for_link();
   Block& own = blocks_[block];
+  for (Storage& storage : own.storages) {
+    if (storage.coded != at::kByte) {
+      storage.bytes = fp8_decoded(storage.bytes, storage.coded);
+    }
+  }
   for (const Taken& taken : own.tensors) {
     const at::Tensor& bytes = own.storages[taken.storage].bytes;
     *taken.tensor = at::empty({0}, taken.options)
                         .set_(bytes.storage(), taken.offset, taken.sizes, taken.strides);
   }
   own = {};
-  if (block > 0 && !blocks_[block - 1].tensors.empty()) {
+  if (block > 0 && blocks_[block - 1].at_host && !blocks_[block - 1].tensors.empty()) {
     begin_to_fetch(blocks_[block - 1]);
   }
 }
 
-void OffloadedPass::begin_to_fetch(Block& block) {
+void ActivationsAside::begin_to_fetch(Block& block) {
   // The memory is the current stream's, which waits before it uses or frees it.
   for (Storage& storage : block.storages) {
     storage.bytes = at::empty({storage.size}, at::TensorOptions(host_->device_).dtype(at::kByte));
