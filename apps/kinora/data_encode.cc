@@ -130,15 +130,17 @@ void encode_texts(const EncodeArguments& arguments, const train::RunConfig& conf
   const std::filesystem::path tokenizer = text.tokenizer.empty()
                                               ? pipelines::find_tokenizer(text.encoder)
                                               : std::filesystem::path(text.tokenizer);
+  std::string precision = at::toString(inference::compute_type(text.precision));
+  if (text.weights != inference::TextWeights::kFull) {
+    precision += text.weights == inference::TextWeights::kInt8 ? ", int8" : ", fp8";
+  }
   const pipelines::CaptionEmbeddingResult result = embed_captions(
       *captions, *frozen->model, tokens,
       {.out = std::filesystem::path(arguments.out) / data::kCachedTextsFile,
        .dtype = dtype_of(arguments.dtype),
        .batch = text.micro_batch > 0 ? text.micro_batch : inference::TextOptions::kMicroBatch,
        .save_seconds = arguments.save_every,
-       .metadata =
-           text_metadata(text.encoder, tokenizer,
-                         at::toString(inference::compute_type(text.precision)), tokens.cleans),
+       .metadata = text_metadata(text.encoder, tokenizer, precision, tokens.cleans),
        .ranks = group,
        .device = device},
       stop);

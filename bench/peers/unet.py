@@ -122,7 +122,7 @@ def training(arguments, mode):
         return F.mse_loss(predicted.float(), noise)
 
     loss_of = compiled(arguments, model, compute, mode)
-    update = train_dit.Update(parameters, arguments.optimizer, arguments.clip, False, average=not arguments.lora)
+    update = train_dit.Update(parameters, arguments.optimizer, arguments.clip, False, average=not (arguments.lora or arguments.no_average))
 
     def step():
         torch.compiler.cudagraph_mark_step_begin()
@@ -176,6 +176,7 @@ def main():
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--regional", action="store_true", help="compile blocks by themselves, not the whole")
     parser.add_argument("--lora", type=int, default=0, help="train low-rank updates of this rank; 0: all weights")
+    parser.add_argument("--no-average", action="store_true", help="training: without an average of the weights")
     parser.add_argument("--checkpointing", action="store_true", help="training: compute blocks again in backward")
     parser.add_argument("--optimizer", choices=["fused", "compiled"], default="fused")
     parser.add_argument("--clip", type=float, default=0.0, help="largest global norm; 0: no clipping")

@@ -16,20 +16,12 @@ namespace {
 // For what is computed beside the weights: 64 texts of 300 tokens take less in T5-XXL.
 constexpr int64_t kReserve = 512LL << 20;
 
-int64_t weight_bytes(const std::filesystem::path& path, at::ScalarType type) {
-  int64_t bytes = 0;
-  const auto encoder = pipelines::outlined_text_encoder(path);
-  for (const auto& [name, parameter] : encoder->named_parameters()) {
-    bytes += parameter->numel() * static_cast<int64_t>(c10::elementSize(type));
-  }
-  return bytes;
-}
-
 }  // namespace
 
 std::unique_ptr<models::TextEncoder> open_fitting_text_encoder(const std::filesystem::path& path,
                                                                const TextEncoderRoom& room) {
-  const int64_t needed = weight_bytes(path, room.type);
+  const int64_t needed =
+      pipelines::weight_bytes(*pipelines::outlined_text_encoder(path), room.type, room.eight_bits);
   const int64_t free = std::max<int64_t>(device::free_memory(room.device) - kReserve, 0);
   const bool is_limited =
       room.memory_gib > 0.0 && room.memory_gib * kGiB < static_cast<double>(free);
@@ -40,9 +32,12 @@ std::unique_ptr<models::TextEncoder> open_fitting_text_encoder(const std::filesy
              is_limited ? "the memory budget is " : "there is room for ", human_bytes(most),
              ": each block is read from its file when it is used, which is slower");
   }
-  return pipelines::open_text_encoder(
-      path,
-      {.device = room.device, .type = room.type, .streamed = streamed, .adapters = room.adapters});
+  return pipelines::open_text_encoder(path,
+                                      {.device = room.device,
+                                       .type = room.type,
+                                       .eight_bits = streamed ? std::nullopt : room.eight_bits,
+                                       .streamed = streamed,
+                                       .adapters = room.adapters});
 }
 
 }  // namespace kinora::inference

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kinora/checkpoint/adapter.h"
@@ -16,13 +17,14 @@ namespace kinora::inference {
 struct TextEncoderRoom {
   at::Device device = at::kCPU;
   at::ScalarType type = at::kFloat;
+  std::optional<models::EightBit> eight_bits = std::nullopt;  ///< as TextEncoderOptions'
   double memory_gib = 0.0;  ///< most for its weights; 0: what is free on the device
   bool says = true;         ///< logs it where the weights do not fit
   std::vector<checkpoint::WeightedAdapter> adapters = {};  ///< as TextEncoderOptions'
 };
 
 /// pipelines::open_text_encoder(). Where the weights do not fit, the blocks are streamed from the
-/// file, which gives the same states and takes longer. Its errors.
+/// file, not in 8 bits then, which takes longer. Its errors.
 [[nodiscard]] std::unique_ptr<models::TextEncoder> open_fitting_text_encoder(
     const std::filesystem::path& path, const TextEncoderRoom& room);
 

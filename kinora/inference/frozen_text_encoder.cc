@@ -51,6 +51,18 @@ void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& to
                               encoder.vocab_size());
 }
 
+std::optional<models::EightBit> eight_bits_of(TextWeights weights) {
+  switch (weights) {
+    case TextWeights::kFull:
+      return std::nullopt;
+    case TextWeights::kInt8:
+      return models::EightBit::kInt8;
+    case TextWeights::kFp8:
+      return models::EightBit::kFp8;
+  }
+  KINORA_UNREACHABLE("[text] unknown weights");
+}
+
 std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
                                                      const data::CaptionTokens& tokens,
                                                      at::Device device, const comm::Group& ranks) {
@@ -59,8 +71,11 @@ std::unique_ptr<FrozenTextEncoder> open_text_encoder(const ModelRecipe& recipe,
     return nullptr;
   }
   check_text_encoder(recipe, tokens);
-  auto model = pipelines::open_text_encoder(
-      text.encoder, {.device = device, .type = compute_type(text.precision), .ranks = ranks});
+  auto model =
+      pipelines::open_text_encoder(text.encoder, {.device = device,
+                                                  .type = compute_type(text.precision),
+                                                  .eight_bits = eight_bits_of(text.weights),
+                                                  .ranks = ranks});
   fill_texts(*model, recipe, tokens);
   const pipelines::TextBatchEncoder encoder = batches_of(*model, text);
   return std::make_unique<FrozenTextEncoder>(FrozenTextEncoder{std::move(model), encoder});
@@ -72,7 +87,9 @@ Prompts prompts_of_encoder(const std::vector<std::string>& captions, const Model
   Prompts prompts = prompts_of_tokens(captions, tokens);
   check_text_encoder(recipe, tokens);
   const auto encoder = open_fitting_text_encoder(
-      recipe.text.encoder, {.device = device, .type = compute_type(recipe.text.precision)});
+      recipe.text.encoder, {.device = device,
+                            .type = compute_type(recipe.text.precision),
+                            .eight_bits = eight_bits_of(recipe.text.weights)});
   fill_texts(*encoder, recipe, tokens);
   encode(prompts, batches_of(*encoder, recipe.text));
   prompts.origin = recipe.text.encoder + (tokens.cleans ? ", cleaned" : "");

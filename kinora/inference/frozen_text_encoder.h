@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct FrozenTextEncoder {
   std::unique_ptr<models::TextEncoder> model;
   pipelines::TextBatchEncoder encoder;
 };
+
+/// Nothing: as they are.
+[[nodiscard]] std::optional<models::EightBit> eight_bits_of(TextWeights weights);
 
 /// Before any weight is read: kConfig where the vectors of text.encoder are not those that the
 /// model takes, or its vocabulary is smaller than the tokenizer's. recipe.model is resolved.

@@ -77,6 +77,16 @@ void describe_text(Fields& fields, TextOptions& text) {
   fields.add("precision", text.precision,
              {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
              "Type of its weights and arithmetic.");
+  fields
+      .add("weights", text.weights,
+           {{"full", TextWeights::kFull}, {"int8", TextWeights::kInt8}, {"fp8", TextWeights::kFp8}},
+           "How the linears of its blocks are kept: full, as text.precision; int8 or fp8, with a "
+           "scale for each output channel, widened to text.precision at each use. Half of the "
+           "memory of 16 bits; states differ a little.")
+      .check("be full with text.train, which changes them",
+             [&text] { return !text.train || text.weights == TextWeights::kFull; })
+      .check("be full with text.shared, whose ranks gather blocks as text.precision",
+             [&text] { return !text.shared || text.weights == TextWeights::kFull; });
   fields.add("micro_batch", text.micro_batch, "Captions that it encodes at once; 0 = 64.",
              between(0, 65536));
   fields.add(

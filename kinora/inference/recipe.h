@@ -40,12 +40,16 @@ struct AutoencoderOptions {
   static constexpr int64_t kMicroBatch = 32;
 };
 
+/// How the linears of a frozen text encoder's blocks are kept.
+enum class TextWeights : uint8_t { kFull, kInt8, kFp8 };
+
 /// The keys text.*.
 struct TextOptions {
   std::string encoder;
   bool train = false;                   ///< a run makes it the model's own
   std::vector<std::string> new_tokens;  ///< TOKEN=WORDS, of the model's own
   Precision precision = Precision::kBf16;
+  TextWeights weights = TextWeights::kFull;
   int64_t micro_batch = 0;                 ///< 0: kMicroBatch
   bool shared = false;                     ///< ranks of a run hold a part of its blocks each
   std::string tokenizer;                   ///< empty: the encoder's

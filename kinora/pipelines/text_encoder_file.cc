@@ -488,6 +488,22 @@ std::unique_ptr<models::TextEncoder> described_text_encoder(const fs::path& path
   return make_text_encoder(folder.empty() ? part_at(path, "").config : config_in(folder));
 }
 
+int64_t weight_bytes(models::TextEncoder& encoder, at::ScalarType type,
+                     std::optional<models::EightBit> eight_bits) {
+  const auto element = static_cast<int64_t>(c10::elementSize(type));
+  int64_t bytes = 0;
+  for (const auto& [name, parameter] : encoder.named_parameters()) {
+    bytes += parameter->numel() * element;
+  }
+  if (eight_bits) {
+    for (const models::TextLinear* linear : encoder.linears()) {
+      const auto scale_bytes = static_cast<int64_t>(sizeof(float));
+      bytes -= linear->weight.numel() * (element - 1) - linear->weight.shape.front() * scale_bytes;
+    }
+  }
+  return bytes;
+}
+
 std::unique_ptr<models::TextEncoder> outlined_text_encoder(const fs::path& path,
                                                            const std::string& prefix) {
   return outline(path, prefix).encoder;

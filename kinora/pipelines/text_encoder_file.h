@@ -36,6 +36,10 @@ struct TextEncoderOptions {
   std::vector<checkpoint::WeightedAdapter> adapters = {};
 };
 
+/// Bytes of an encoder's weights as such options keep them, but for a file's own.
+[[nodiscard]] int64_t weight_bytes(models::TextEncoder& encoder, at::ScalarType type,
+                                   std::optional<models::EightBit> eight_bits = std::nullopt);
+
 /// A text encoder with its weights, frozen. `path` is one of
 ///   - a folder of transformers with config.json and model.safetensors, pytorch_model.bin or one of
 ///     their indices (model.safetensors.index.json), or one that has it in text_encoder/;

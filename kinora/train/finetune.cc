@@ -10,10 +10,13 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
+#include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/trained_model.h"
 #include "kinora/inference/updates.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
@@ -28,6 +31,34 @@ namespace kinora::train {
 namespace {
 
 constexpr size_t kNamesInMessage = 4;
+
+/// What checkpoint.init_from names, under our names: of a run or a checkpoint the weights as
+/// `kinora convert` takes them, averaged where there are averages, low-rank updates merged.
+struct StartingWeights {
+  explicit StartingWeights(const std::filesystem::path& path) : origin(path) {
+    if (const auto found = inference::find_checkpoint(path)) {
+      origin = *found;
+      auto recipe =
+          parse_config<inference::ModelRecipe>({.text = checkpoint::load_state(origin).config,
+                                                .origin = "configuration in " + origin.string()});
+      recipe.model = inference::resolved_model(recipe, recipe.model.num_classes);
+      model = models::make_model(recipe.model);
+      tensors = checkpoint::checkpoint_weights(
+          origin, *model,
+          checkpoint::has_averages(origin) ? optim::Role::average(0) : optim::Role::master());
+      (void)inference::merge_updates(recipe, tensors);
+    } else {
+      file = pipelines::open_weights(path);
+      tensors = file->tensors();
+      origin = file->path();
+    }
+  }
+
+  std::filesystem::path origin;
+  std::unique_ptr<models::Model> model;         // whose buffers tensors may be
+  std::optional<checkpoint::WeightsFile> file;  // that tensors lie in
+  checkpoint::LateTensors tensors;
+};
 
 std::vector<std::string> paths_of(const std::vector<nn::NamedParameter>& all) {
   std::vector<std::string> paths;
@@ -254,8 +285,8 @@ std::string describe_finetuning(const RunConfig& config, nn::Module& model,
 }
 
 std::string initialise_from(const RunConfig& config, nn::Module& model, optim::Arena& arena) {
-  const auto file = pipelines::open_weights(config.checkpoint.init_from);
-  checkpoint::LateTensors tensors = file.tensors();
+  const StartingWeights start(config.checkpoint.init_from);
+  checkpoint::LateTensors tensors = start.tensors;
   pipelines::start_controls(config.model, tensors);
   const std::string widened = widen_input(config.model, model, tensors);
   add_text_encoder(config, tensors);
@@ -280,13 +311,13 @@ std::string initialise_from(const RunConfig& config, nn::Module& model, optim::A
       choose_positions(config.finetune.positions, config.model, model, tensors);
   checkpoint::WeightsFit fit = checkpoint::compare(tensors, model);
   std::erase_if(fit.missing, [&](const std::string& path) { return !expected.contains(path); });
-  KINORA_CHECK(fit.is_whole(), kIo, "[weights] ", file.path(),
+  KINORA_CHECK(fit.is_whole(), kIo, "[weights] ", start.origin,
                " does not fit the model: ", checkpoint::describe(fit),
                ". Hint: compare model.* with how the file was trained; "
                "finetune.fresh=[PATTERN] starts parameters anew, as [y_embedder.*] for other "
                "classes, and finetune.positions=made or interpolated takes positions of another "
                "size");
-  checkpoint::copy_weights(tensors, file.path(), model, arena);
+  checkpoint::copy_weights(tensors, start.origin, model, arena);
   set_magnitudes(model, arena);
   arena.reset_averages();
   std::string text =

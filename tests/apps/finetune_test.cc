@@ -73,6 +73,21 @@ class FinetuneTest : public RunTest {
 const Arguments kLora = {"finetune.lora.targets=[\"blocks.*.attn.*\", final_layer.linear]",
                          "finetune.lora.rank=2", "lr.value=2.0e-2"};
 
+// Averaged weights, and updates merged, as the run exports them.
+TEST_F(FinetuneTest, ARunStartsFromARunAsFromItsExport) {
+  Arguments lora = tuned(kLora);
+  lora.insert(lora.end(), {"train.steps=3", "checkpoint.export=true", "ema.decays=[0.5]"});
+  train_well(run_dir("lora"), lora);
+  for (const fs::path& start : {run_dir("base"), run_dir("lora")}) {
+    const fs::path from_file = run_dir(start.filename().string() + "-file");
+    const fs::path from_run = run_dir(start.filename().string() + "-run");
+    train_well(from_file,
+               {"checkpoint.init_from=" + (start / "model.safetensors").string(), "train.steps=2"});
+    train_well(from_run, {"checkpoint.init_from=" + start.string(), "train.steps=2"});
+    expect_same_state(from_file / "checkpoints/step-2", from_run / "checkpoints/step-2");
+  }
+}
+
 TEST_F(FinetuneTest, TwentyStepsEqualTenAndTen) {
   const std::map<std::string, Arguments> cases = {
       {"lora", kLora},

@@ -40,12 +40,12 @@ class OnlineTextsTest : public RunTest {
         more);
   }
   /// The captions are encoded beforehand, in fp32. Returns the tokens of the longest.
-  int64_t encode_beforehand() const {
+  int64_t encode_beforehand(const Arguments& more = {}) const {
     const Outcome outcome =
         run_kinora(joined({"data", "encode-texts", recipe().string(), "run.dir=unused",
                            "--text-encoder", path("pipeline"), "--out", path("texts.safetensors"),
                            "--precision", "fp32", "--dtype", "fp32"},
-                          pixart()),
+                          pixart(more)),
                    folder());
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return data::TextFile(path("texts.safetensors")).shape().length;
@@ -78,6 +78,17 @@ TEST_F(OnlineTextsTest, EncodingInTheStepLearnsAsFromTheFile) {
   train_well(run_dir("parts"), online({length, "data.validation=4", "--resume", "auto"}));
   train_well(run_dir("whole"), online({length, "data.validation=4", "data.threads=3"}));
   expect_same_log(run_dir("parts"), run_dir("whole"), 6);
+}
+
+TEST_F(OnlineTextsTest, AnEncoderIn8BitsIsThatOfAFileMadeSo) {
+  const std::string length =
+      "text.max_length=" + std::to_string(encode_beforehand({"--eight-bits", "int8"}));
+  train_well(run_dir("cached"), cached());
+  train_well(run_dir("int8"), online({length, "text.weights=int8"}));
+  expect_close_losses(run_dir("int8"), run_dir("cached"), 6, 1e-6);
+  train_well(run_dir("full"), online({length}));
+  EXPECT_NE(read_text(run_dir("full") / "checkpoints/step-6/master.safetensors"),
+            read_text(run_dir("int8") / "checkpoints/step-6/master.safetensors"));
 }
 
 TEST_F(OnlineTextsTest, TwoRanksLearnTheSameEitherWay) {

@@ -26,6 +26,7 @@
 #include "kinora/device/free_memory.h"
 #include "kinora/diffusion/objective_config.h"
 #include "kinora/inference/conditions.h"
+#include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/setup.h"
 #include "kinora/models/families.h"
 #include "kinora/optim/held_weights.h"
@@ -362,7 +363,8 @@ class Planner {
     const int64_t weights =
         config_.text.shared && plan_.target.ranks > 1
             ? whole - bytes_not_held(*encoder, static_cast<int64_t>(c10::elementSize(type)))
-            : whole;
+            : pipelines::weight_bytes(*encoder, type,
+                                      inference::eight_bits_of(config_.text.weights));
     const int64_t length =
         config_.text.max_length > 0 ? config_.text.max_length : config_.model.text_tokens;
     const int64_t at_once = std::min(plan_.micro_batch, config_.text.micro_batch > 0
@@ -407,6 +409,7 @@ class Planner {
       const int64_t cublas = (records_ ? 2 : 1) * kCublasWorkspace;
       plan_.parts.push_back({"workspace of cuBLAS", cublas});
       plan_.peak += cublas;
+      plan_.offloaded += disk_memory_;
       plan_.outside = device::kContextBytes + (plan_.fast_path ? kProductsWorkspace : 0) +
                       (plan_.target.ranks > 1 ? kCommunicator : 0);
       plan_.besides =
