@@ -7,6 +7,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/device/dry_run.h"
+#include "kinora/kernels/cuda/factored.h"
 #include "kinora/kernels/cuda/optimizer.h"
 #include "kinora/kernels/cuda/random.h"
 #include "kinora/kernels/cuda/weight_codes.h"
@@ -94,6 +95,13 @@ void update_weights(const BucketTable& table, const kernels::UpdateParameters& p
   const c10::cuda::CUDAGuard guard(control.device());
   KINORA_CUDA_CHECK(kernels::cuda::update_weights(
       launch_table(table), parameters, device_control(control), c10::cuda::getCurrentCUDAStream()));
+}
+
+void run_pass(kernels::FactoredPass pass, const kernels::FactoredTable& table,
+              const kernels::FactoredRule& rule, const at::Tensor& control) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(kernels::cuda::run_pass(pass, table, rule, device_control(control),
+                                            c10::cuda::getCurrentCUDAStream()));
 }
 
 void publish_report(const at::Tensor& control, const at::Tensor& loss,

@@ -6,6 +6,7 @@
 
 #include "kinora/core/dtype.h"
 #include "kinora/core/philox.h"
+#include "kinora/kernels/factored.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/kernels/random.h"
 #include "kinora/kernels/weight_codes.h"
@@ -44,6 +45,10 @@ void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& poli
 
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control);
+
+/// @param table  with pointers to the memory of control's GPU
+void run_pass(kernels::FactoredPass pass, const kernels::FactoredTable& table,
+              const kernels::FactoredRule& rule, const at::Tensor& control);
 
 /// @param loss      one fp32 element on the device, or undefined.
 /// @param exchange  in pinned memory.

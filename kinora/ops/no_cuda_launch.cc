@@ -49,6 +49,11 @@ void update_weights(const BucketTable& /*table*/, const kernels::UpdateParameter
   no_kernels();
 }
 
+void run_pass(kernels::FactoredPass /*pass*/, const kernels::FactoredTable& /*table*/,
+              const kernels::FactoredRule& /*rule*/, const at::Tensor& /*control*/) {
+  no_kernels();
+}
+
 void publish_report(const at::Tensor& /*control*/, const at::Tensor& /*loss*/,
                     kernels::StepExchange* /*exchange*/) {
   no_kernels();

@@ -10,7 +10,6 @@
 #include "kinora/kernels/block_codes.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/distance.h"
-#include "kinora/optim/factored.h"
 #include "kinora/optim/orthogonalise.h"
 #include "kinora/optim/trust_ratio.h"
 
@@ -23,7 +22,7 @@ std::vector<at::Tensor> arrays_of(const Arena& arena) {
   for (const Bucket& bucket : arena.buckets()) {
     arrays.insert(arrays.end(), {bucket.master, bucket.grad, bucket.exp_avg, bucket.exp_avg_sq,
                                  bucket.exp_avg_scales, bucket.exp_avg_sq_scales, bucket.compute,
-                                 bucket.base, bucket.grad_sum});
+                                 bucket.base, bucket.grad_sum, bucket.factors, bucket.instability});
     arrays.insert(arrays.end(), bucket.ema.begin(), bucket.ema.end());
   }
   return arrays;
@@ -167,7 +166,7 @@ const char* to_string(kernels::MasterFormat format) {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels)
-    : rule_(config.rule), beta3_(config.beta3), own_kernels_(own_kernels) {
+    : rule_(config.rule), own_kernels_(own_kernels) {
   for (const double beta : {config.momentum, config.beta1, config.beta2, config.beta3}) {
     KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[optim] betas must be in [0, 1), got ", beta);
   }
@@ -198,6 +197,10 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   parameters_.eps = config.eps;
   parameters_.weight_decay = config.weight_decay;
   parameters_.first_distance = config.d0;
+  factored_ = {.rule = config.rule,
+               .mean = parameters_.beta1,
+               .squares = parameters_.beta2,
+               .instability = config.beta3};
   policy_.beta1 = parameters_.beta1;
   policy_.beta2 = parameters_.beta2;
   policy_.max_grad_norm = config.max_grad_norm;
@@ -347,6 +350,9 @@ void Optimizer::prepare(const Arena& arena) {
   const bool is_all = far_ == nullptr && on_disk_ == nullptr && matrices.empty();
   near_ = is_all ? table_ : ops::BucketTable(std::move(near), own_kernels_);
   matrices_ = ops::BucketTable(std::move(matrices), own_kernels_);
+  if (keeps_factors(rule_) && own_kernels_ && ops::has_factored_kernels(arena.options().device)) {
+    directions_ = std::make_unique<FactoredDirections>(arena, factored_);
+  }
   arrays_ = std::move(arrays);
 }
 
@@ -388,11 +394,10 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
     ops::make_directions(matrices_, of_matrices_, control_);
     orthogonalise(arena);
     ops::update_weights(matrices_, of_matrices_, control_);
-  } else if (rule_ == kernels::UpdateRule::kAdafactor) {
-    make_factored_directions(arena, control_);
-  } else if (rule_ == kernels::UpdateRule::kCame) {
-    make_confident_directions(
-        arena, control_, {.mean = policy_.beta1, .squares = policy_.beta2, .instability = beta3_});
+  } else if (directions_ != nullptr) {
+    directions_->make(control_);
+  } else if (keeps_factors(rule_)) {
+    make_factored_directions_composed(arena, factored_, control_);
   } else if (rule_ == kernels::UpdateRule::kLamb) {
     ops::make_directions(table_, parameters_, control_);
     apply_trust_ratios(arena);

@@ -13,6 +13,7 @@
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/arena.h"
 #include "kinora/optim/disk_state.h"
+#include "kinora/optim/factored.h"
 #include "kinora/optim/far_updates.h"
 
 namespace kinora::optim {
@@ -91,7 +92,7 @@ struct OptimizerState {
 /// have factors of the learning rate (nn::Parameter::lr_factor). With Muon matrices
 /// (Slot::is_matrix) take a second pass, and what lies between (orthogonalise); all else is
 /// AdamW's. With LAMB and Prodigy everything takes one, and apply_trust_ratios or sum_distance lies
-/// between.
+/// between. With Adafactor and CAME the passes of FactoredDirections come before.
 ///
 /// With our kernels on a GPU a step is five launches (more by others than AdamW, Lion, SGD) that
 /// depend on nothing but addresses: the learning rate and the results go through pinned memory. So
@@ -176,11 +177,12 @@ class Optimizer {
   ops::BucketTable shared_;
   ops::BucketTable near_;
   ops::BucketTable matrices_;
-  std::unique_ptr<DiskUpdates> on_disk_;  // of buckets in none of these; null: none
-  std::unique_ptr<FarUpdates> far_;       // of such buckets, too; null: none, or no GPU
-  std::vector<at::Tensor> arrays_;        // of the arena that table_ is of
-  int64_t steps_ = 0;                     // begun
-  double beta3_;                          // OptimizerConfig::beta3
+  kernels::FactoredRule factored_;                  // of kAdafactor and kCame
+  std::unique_ptr<FactoredDirections> directions_;  // of these; null: composed
+  std::unique_ptr<DiskUpdates> on_disk_;            // of buckets in none of these; null: none
+  std::unique_ptr<FarUpdates> far_;                 // of such buckets, too; null: none, or no GPU
+  std::vector<at::Tensor> arrays_;                  // of the arena that table_ is of
+  int64_t steps_ = 0;                               // begun
   bool leaves_gradients_ = false;
   bool own_kernels_;
 };

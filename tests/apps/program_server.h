@@ -13,7 +13,7 @@ namespace kinora::apps {
 inline constexpr const char* kProgramServerVariable = "KINORA_TEST_PROGRAM_SERVER";
 
 /// The word in recipes of a DiT on the CPU that finds no memory in the step of the process that
-/// kHungryStep says, for the first kHungryOperation in it ("aten::rsqrt"), on the rank of
+/// kHungryStep says, for the first kHungryOperation in it ("aten::logical_or_"), on the rank of
 /// kHungryRank (unset: 0), unless ranks have started again.
 inline constexpr const char* kHungryFamily = "hungry";
 inline constexpr const char* kHungryStep = "KINORA_TEST_HUNGRY_STEP";

@@ -8,10 +8,12 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/philox.h"
+#include "kinora/device/graph.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/ops/random.h"
 #include "kinora/optim/optimizer.h"
 #include "tests/optim/model.h"
+#include "tests/optim/odd_run.h"
 #include "tests/tolerances.h"
 
 namespace kinora::optim {
@@ -400,12 +402,90 @@ INSTANTIATE_TEST_SUITE_P(Formats, GpuFormatsTest,
                                                          .masters = kernels::MasterFormat::kBF16},
                                          OptimizerConfig{.masters = kernels::MasterFormat::kBF16},
                                          OptimizerConfig{.moments = kernels::MomentFormat::k8Bit,
+                                                         .masters = kernels::MasterFormat::kBF16},
+                                         OptimizerConfig{.rule = kernels::UpdateRule::kAdafactor},
+                                         OptimizerConfig{.rule = kernels::UpdateRule::kAdafactor,
+                                                         .masters = kernels::MasterFormat::kBF16},
+                                         OptimizerConfig{.rule = kernels::UpdateRule::kCame},
+                                         OptimizerConfig{.rule = kernels::UpdateRule::kCame,
                                                          .masters = kernels::MasterFormat::kBF16}),
                          [](const auto& info) {
                            return std::string(to_string(info.param.rule)) + "_" +
                                   to_string(info.param.moments) + "_" +
                                   to_string(info.param.masters);
                          });
+
+class GpuFactoredTest : public testing::TestWithParam<kernels::UpdateRule> {
+ protected:
+  [[nodiscard]] static ArenaOptions on(at::Device device) {
+    ArenaOptions options;
+    options.device = device;
+    options.rule = GetParam();
+    return options;
+  }
+  void SetUp() override {
+    if (!cuda_available()) {
+      GTEST_SKIP() << "no GPU: " << cuda_unavailable_reason();
+    }
+  }
+};
+
+TEST_P(GpuFactoredTest, StepsOfOddSizesHaveTheBitsOfTheCpuAndAreNearTheComposedOnes) {
+  const OptimizerConfig config{.rule = GetParam()};
+  OddRun cpu(on(at::kCPU));
+  OddRun gpu(on(at::kCUDA));
+  OddRun composed(on(at::kCUDA));
+  Optimizer on_cpu(config, cpu.arena);
+  Optimizer on_gpu(config, gpu.arena);
+  Optimizer of_composed(config, composed.arena, /*own_kernels=*/false);
+  for (uint32_t step = 0; step < 3; ++step) {
+    for (const OddRun* run : {&cpu, &gpu, &composed}) {
+      run->set_gradients(step);
+    }
+    on_cpu.step(cpu.arena, 0.01);
+    on_gpu.step(gpu.arena, 0.01);
+    of_composed.step(composed.arena, 0.01);
+  }
+  for (const Role role : cpu.arena.state_roles()) {
+    EXPECT_TRUE(at::equal(cpu.arena.buckets()[0].tensor(role),
+                          gpu.arena.buckets()[0].tensor(role).to(at::kCPU)))
+        << to_string(role);
+  }
+  expect_close(composed.arena, cpu.arena);
+}
+
+TEST_P(GpuFactoredTest, RecordedStepsHaveTheBitsOfLaunchedOnes) {
+  const OptimizerConfig config{.rule = GetParam()};
+  OddRun launched(on(at::kCUDA));
+  OddRun recorded(on(at::kCUDA));
+  Optimizer of_launched(config, launched.arena);
+  Optimizer of_recorded(config, recorded.arena);
+  device::Graph graph;
+  for (uint32_t step = 0; step < 4; ++step) {
+    launched.set_gradients(step);
+    recorded.set_gradients(step);
+    of_launched.step(launched.arena, 0.01);
+    const int64_t number = of_recorded.begin_step(0.01);
+    if (step == 0) {
+      of_recorded.launch_step(recorded.arena);
+      EXPECT_EQ(of_recorded.wait_report(number).applied_steps, 1);
+      graph.record([&] { of_recorded.launch_step(recorded.arena); });
+    } else {
+      graph.replay();
+      EXPECT_EQ(of_recorded.wait_report(number).applied_steps, step + 1);
+    }
+  }
+  for (const Role role : launched.arena.state_roles()) {
+    EXPECT_TRUE(at::equal(launched.arena.buckets()[0].tensor(role),
+                          recorded.arena.buckets()[0].tensor(role)))
+        << to_string(role);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, GpuFactoredTest,
+                         testing::Values(kernels::UpdateRule::kAdafactor,
+                                         kernels::UpdateRule::kCame),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
 
 TEST_P(GpuOptimTest, TheSameStepsGiveTheSameBits) {
   DeviceRun first(at::kCUDA, GetParam());

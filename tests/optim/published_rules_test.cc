@@ -21,6 +21,7 @@
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
 #include "tests/optim/model.h"
+#include "tests/optim/odd_run.h"
 #include "tests/places.h"
 #include "tests/tolerances.h"
 
@@ -130,11 +131,9 @@ class WholeRuleTest : public testing::TestWithParam<std::tuple<UpdateRule, Maste
   }
 };
 
-class PublishedRuleTest : public testing::TestWithParam<UpdateRule> {};
-
-TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
-  RuleRun run(GetParam());
-  Optimizer optimizer(RuleRun::config(GetParam()), run.arena);
+void expect_published_steps(UpdateRule rule, bool own_kernels) {
+  RuleRun run(rule);
+  Optimizer optimizer(RuleRun::config(rule), run.arena, own_kernels);
   for (const json& step : run.data["steps"]) {
     run.set_gradients(step);
     const StepResult result =
@@ -162,6 +161,12 @@ TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
   if (run.data.contains("in_bf16")) {  // of products in bf16, by which weights moved 0.026
     run.expect_close(run.data["in_bf16"], Role::master(), 3e-4);
   }
+}
+
+class PublishedRuleTest : public testing::TestWithParam<UpdateRule> {};
+
+TEST_P(PublishedRuleTest, ItsStepsAreItsOwn) {
+  expect_published_steps(GetParam(), /*own_kernels=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, PublishedRuleTest,
@@ -255,6 +260,17 @@ void expect_same_part(const Arena& whole, const Arena& part, const std::string& 
   }
 }
 
+/// As a reduction leaves them.
+void give_gradients(const Arena& whole, const Arena& divided) {
+  for (const Bucket& bucket : divided.buckets()) {
+    for (const Slot& slot : bucket.slots) {
+      const Arena::Part grad = divided.own_part(slot.path, Role::grad());
+      grad.values.copy_(whole.own_part(slot.path, Role::grad())
+                            .values.narrow(0, grad.begin, grad.values.numel()));
+    }
+  }
+}
+
 TEST_P(WholeRuleTest, RanksThatDivideStateChangeNothing) {
   for (const int ranks : {2, 4}) {
     comm::run_on_ranks(ranks, [](const comm::Group& world) {
@@ -267,13 +283,7 @@ TEST_P(WholeRuleTest, RanksThatDivideStateChangeNothing) {
         Optimizer of_slices(config(), divided.arena);
         for (uint32_t step = 0; step < 3; ++step) {
           whole.set_gradients(step);
-          for (const Bucket& bucket : divided.arena.buckets()) {
-            for (const Slot& slot : bucket.slots) {  // as a reduction leaves them
-              const Arena::Part grad = divided.arena.own_part(slot.path, Role::grad());
-              grad.values.copy_(whole.arena.own_part(slot.path, Role::grad())
-                                    .values.narrow(0, grad.begin, grad.values.numel()));
-            }
-          }
+          give_gradients(whole.arena, divided.arena);
           optimizer.step(whole.arena, 0.01);
           of_slices.step(divided.arena, 0.01);
         }
@@ -289,6 +299,51 @@ TEST_P(WholeRuleTest, RanksThatDivideStateChangeNothing) {
     });
   }
 }
+
+class FactoredRuleTest : public testing::TestWithParam<UpdateRule> {};
+
+TEST_P(FactoredRuleTest, ItsComposedStepsAreThePublishedOnes) {
+  expect_published_steps(GetParam(), /*own_kernels=*/false);
+}
+
+TEST_P(FactoredRuleTest, KernelsEqualTheComposedCallsOnOddSizes) {
+  comm::run_on_ranks(2, [rule = GetParam()](const comm::Group& world) {
+    const OptimizerConfig config{.rule = rule, .weight_decay = 0.1};
+    const auto options = [rule](const Sharding& sharding) {
+      ArenaOptions result;
+      result.rule = rule;
+      result.sharding = sharding;
+      return result;
+    };
+    OddRun want(options({}));
+    Optimizer of_want(config, want.arena, /*own_kernels=*/false);
+    OddRun whole(options({}));
+    OddRun divided(options({.group = world, .stage = 1}));
+    OddRun composed(options({.group = world, .stage = 1}));
+    Optimizer of_whole(config, whole.arena);
+    Optimizer of_divided(config, divided.arena);
+    Optimizer of_composed(config, composed.arena, /*own_kernels=*/false);
+    for (uint32_t step = 0; step < 3; ++step) {
+      want.set_gradients(step);
+      for (const OddRun* run : {&whole, &divided, &composed}) {
+        give_gradients(want.arena, run->arena);
+      }
+      of_want.step(want.arena, 0.01);
+      of_whole.step(whole.arena, 0.01);
+      of_divided.step(divided.arena, 0.01);
+      of_composed.step(composed.arena, 0.01);
+    }
+    for (const nn::NamedParameter& named : want.parameters.named()) {
+      for (const OddRun* run : {&whole, &divided, &composed}) {
+        expect_same_part(want.arena, run->arena, named.path, tolerance::kFewRoundings);
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, FactoredRuleTest,
+                         testing::Values(UpdateRule::kAdafactor, UpdateRule::kCame),
+                         [](const auto& info) { return std::string(to_string(info.param)); });
 
 /// Three steps of both, from number `first` on, on the same gradients, leave the same bits.
 void expect_same_steps(RuleRun& a, Optimizer& of_a, RuleRun& b, Optimizer& of_b, uint32_t first) {

@@ -5,6 +5,7 @@
 #include "kinora/kernels/cuda/channel_norm.h"
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/diffusion_loss.h"
+#include "kinora/kernels/cuda/factored.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/fp8_blocks.h"
 #include "kinora/kernels/cuda/gated_gelu.h"
@@ -93,6 +94,12 @@ cudaError_t update_weights(const BucketTable& /*table*/, const UpdateParameters&
 
 cudaError_t publish_report(const StepControl* /*control*/, const float* /*loss*/,
                            StepExchange* /*exchange*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+cudaError_t run_pass(FactoredPass /*pass*/, const FactoredTable& /*table*/,
+                     const FactoredRule& /*rule*/, const StepControl* /*control*/,
+                     cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -89,9 +89,9 @@ double offloaded_bytes(const RunConfig& config, double rows) {
 double direction_bytes_of(kernels::UpdateRule rule) {
   switch (rule) {
     case kernels::UpdateRule::kAdafactor:
-      return 60.0;  // libtorch's calls
+      return 16.0;  // three passes over gradients, of which the last writes
     case kernels::UpdateRule::kCame:
-      return 144.0;  // likewise: Adafactor's, the mean of directions, and their instability
+      return 20.0;  // likewise, and one more that reads the mean of directions again
     case kernels::UpdateRule::kLamb:
       return 28.0;  // the direction, two norms, and its length
     case kernels::UpdateRule::kProdigy:
