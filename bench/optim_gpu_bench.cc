@@ -2,13 +2,16 @@
 // buckets; models/transformers/dit_plan.cc): the norm, and AdamW with one EMA, bf16 copy and
 // gradient zeroed, beside a copy; the target is 92 % of the copy's bandwidth. The same with 8-bit
 // moments, and with weights in bf16 alone; counter state_B: bytes that a weight and its moments
-// take.
+// take. And what makes directions of gradients before Adafactor's and CAME's updates, of the same
+// matrices and vectors.
 //   kinora_optim_gpu_bench [--benchmark_filter=...] ; device: GPU
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "bench/gpu_timing.h"
 #include "kinora/kernels/block_codes.h"
+#include "kinora/kernels/cuda/factored.h"
 #include "kinora/kernels/cuda/optimizer.h"
 
 namespace kinora::kernels {
@@ -132,6 +135,110 @@ class Optimizer {
   int64_t count_ = 0;
 };
 
+/// The parameters of DiT-XL/2 as they lie behind each other in one array.
+class Factored {
+ public:
+  Factored() : control_(sizeof(StepControl)) {
+    constexpr int64_t kHidden = 1152;
+    add_linear(kHidden, 16);
+    add_linear(kHidden, 256);
+    add_linear(kHidden, kHidden);
+    add(1001, kHidden);
+    for (int i = 0; i < 28; ++i) {
+      add_linear(6 * kHidden, kHidden);
+      add_linear(3 * kHidden, kHidden);
+      add_linear(kHidden, kHidden);
+      add_linear(4 * kHidden, kHidden);
+      add_linear(kHidden, 4 * kHidden);
+    }
+    add_linear(2 * kHidden, kHidden);
+    add_linear(32, kHidden);
+    const FactoredCounts counts = number_factored(pieces_, parameters_);
+    float* grads = array(count_, 0.01F);
+    float* means = array(count_, 0.0F);
+    float* factors = array(counts.means, 0.0F);
+    float* instabilities = array(counts.means, 0.0F);
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      pieces_[i].grad = grads + first_[i];
+      pieces_[i].mean = means + first_[i];
+      parameters_[i].factors = factors + parameters_[i].first_mean;
+      if (parameters_[i].is_matrix) {
+        parameters_[i].instability = instabilities + parameters_[i].first_mean;
+      }
+    }
+    table_.pieces = on_device(pieces_);
+    table_.num_pieces = static_cast<int64_t>(pieces_.size());
+    table_.parameters = on_device(parameters_);
+    table_.num_parameters = static_cast<int64_t>(parameters_.size());
+    table_.counts = counts;
+    table_.row_sums = array(counts.row_sums, 0.0F);
+    table_.column_sums = array(counts.column_sums, 0.0F);
+    table_.tile_sums = array(counts.tiles, 0.0F);
+    table_.means = array(counts.means, 0.0F);
+    table_.mean_squares = array(table_.num_parameters, 0.0F);
+    StepControl control;
+    control.applied_steps = 1;
+    KINORA_CUDA_CHECK(
+        cudaMemcpy(control_.get(), &control, sizeof(control), cudaMemcpyHostToDevice));
+  }
+
+  [[nodiscard]] int64_t count() const { return count_; }
+
+  cudaError_t make_directions(UpdateRule rule) {
+    for (const FactoredPass pass : passes_of(rule)) {
+      const cudaError_t error =
+          cuda::run_pass(pass, table_, {.rule = rule}, control_.get<StepControl>(), nullptr);
+      if (error != cudaSuccess) {
+        return error;
+      }
+    }
+    return cudaSuccess;
+  }
+
+ private:
+  void add_linear(int64_t rows, int64_t columns) {
+    add(rows, columns);
+    add(0, rows);
+  }
+
+  /// rows: 0 of a vector.
+  void add(int64_t rows, int64_t columns) {
+    const int64_t numel = std::max<int64_t>(rows, 1) * columns;
+    FactoredPiece piece = cut_pieces(0, numel, columns).front();
+    piece.parameter = static_cast<int64_t>(parameters_.size());
+    pieces_.push_back(piece);
+    parameters_.push_back(
+        {.rows = std::max<int64_t>(rows, 1), .columns = columns, .is_matrix = rows > 0});
+    first_.push_back(count_);
+    count_ += (numel + kCodeBlock - 1) / kCodeBlock * kCodeBlock;
+  }
+
+  float* array(int64_t size, float scale) {
+    memory_.push_back(std::make_unique<DeviceMemory>(static_cast<size_t>(size) * 4));
+    if (scale != 0.0F) {
+      memory_.back()->fill_normal(static_cast<size_t>(size), DType::kF32, scale);
+    }
+    return memory_.back()->get<float>();
+  }
+
+  template <typename Item>
+  const Item* on_device(const std::vector<Item>& items) {
+    const size_t bytes = items.size() * sizeof(Item);
+    memory_.push_back(std::make_unique<DeviceMemory>(bytes));
+    KINORA_CUDA_CHECK(
+        cudaMemcpy(memory_.back()->get(), items.data(), bytes, cudaMemcpyHostToDevice));
+    return memory_.back()->get<Item>();
+  }
+
+  std::vector<FactoredPiece> pieces_;
+  std::vector<FactoredParameter> parameters_;
+  std::vector<int64_t> first_;  // element of each piece
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;
+  DeviceMemory control_;
+  FactoredTable table_;
+  int64_t count_ = 0;
+};
+
 enum Formats : int64_t { kAllFp32, k8BitMoments, k8BitMomentsBf16Weights };
 
 /// The one of these formats, made once: 17 GB of it in fp32 take a while to fill.
@@ -175,6 +282,19 @@ void BM_Step(benchmark::State& state) {
                 [&](int64_t /*i*/) { return optimizer.step(); });
 }
 
+void BM_FactoredDirections(benchmark::State& state) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  static Factored factored;
+  const bool is_came = state.range(0) != 0;
+  // Gradients are read three times and written once; the mean of directions is read twice and
+  // written once.
+  time_launches(state, factored.count() * (is_came ? 28 : 16), [&](int64_t /*i*/) {
+    return factored.make_directions(is_came ? UpdateRule::kCame : UpdateRule::kAdafactor);
+  });
+}
+
 BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_SumSquares)->UseManualTime()->Unit(benchmark::kMicrosecond);
 // formats: 0 all fp32, 1 moments of 8 bits, 2 and weights in bf16 alone.
@@ -186,6 +306,11 @@ BENCHMARK(BM_UpdateWeights)
 BENCHMARK(BM_Step)
     ->ArgName("formats")
     ->DenseRange(kAllFp32, k8BitMomentsBf16Weights)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_FactoredDirections)
+    ->ArgName("came")
+    ->DenseRange(0, 1)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 
