@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// One of these makes a folder a tokenizer's.
-constexpr std::array<std::string_view, 4> kTokenizerFiles = {"tokenizer.json", "spiece.model",
-                                                             "tokenizer.model", "vocab.json"};
+constexpr std::array<std::string_view, 5> kTokenizerFiles = {
+    "tokenizer.json", "spiece.model", "tokenizer.model", "vocab.json", "vocab.txt"};
 /// Read beside them.
 constexpr std::array<std::string_view, 3> kBesideTokenizer = {"merges.txt", "tokenizer_config.json",
                                                               "special_tokens_map.json"};

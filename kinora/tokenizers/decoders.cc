@@ -120,6 +120,26 @@ void apply(const DecodeSuffix& stage, TokenTexts& tokens) {
   }
 }
 
+void apply(const DecodeWordPiece& stage, TokenTexts& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0 && tokens[i].starts_with(stage.prefix)) {
+      tokens[i].erase(0, stage.prefix.size());
+    } else if (i > 0) {
+      tokens[i].insert(0, " ");
+    }
+    // decoders/wordpiece.rs, in its order.
+    for (const auto& [from, to] :
+         {std::pair(" .", "."), std::pair(" ?", "?"), std::pair(" !", "!"), std::pair(" ,", ","),
+          std::pair(" ' ", "'"), std::pair(" n't", "n't"), std::pair(" 'm", "'m"),
+          std::pair(" do not", " don't"), std::pair(" 's", "'s"), std::pair(" 've", "'ve"),
+          std::pair(" 're", "'re")}) {
+      if (stage.cleanup) {
+        replace_all(tokens[i], from, to);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::string decode_tokens(const std::vector<Decoder>& stages, std::vector<std::string> tokens) {

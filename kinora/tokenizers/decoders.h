@@ -41,8 +41,15 @@ struct DecodeSuffix {
   std::string suffix;
 };
 
+/// The prefix of tokens within a word as nothing, and a space in front of others; cleanup: none in
+/// front of marks and of English endings ("n't").
+struct DecodeWordPiece {
+  std::string prefix = "##";
+  bool cleanup = true;
+};
+
 using Decoder = std::variant<DecodeByteLevel, DecodeMetaspace, DecodeReplace, DecodeByteFallback,
-                             DecodeFuse, DecodeStrip, DecodeSuffix>;
+                             DecodeFuse, DecodeStrip, DecodeSuffix, DecodeWordPiece>;
 
 /// Applies the stages in order and joins what is left.
 [[nodiscard]] std::string decode_tokens(const std::vector<Decoder>& stages,

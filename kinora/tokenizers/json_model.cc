@@ -68,17 +68,39 @@ void read_unigram(const JsonValue& value, Pipeline& pipeline) {
   pipeline.model.emplace(Unigram(*pipeline.vocabulary, rules, pieces, where));
 }
 
+void read_word_piece(const JsonValue& value, Pipeline& pipeline) {
+  const JsonValue vocab = value.at("vocab");
+  const std::string where = vocab.where();
+  vocab.each_member([&](std::string_view token, const JsonValue& id) {
+    pipeline.vocabulary->add(token, id.integer(), where);
+  });
+  WordPiece::Rules rules;
+  rules.unk = pipeline.vocabulary->id_of(value.text_or("unk_token", "[UNK]"));
+  rules.continuing_subword_prefix =
+      value.text_or("continuing_subword_prefix", rules.continuing_subword_prefix);
+  if (const auto most = value.find("max_input_chars_per_word")) {
+    rules.max_input_chars_per_word = most->integer();
+  }
+  pipeline.special.unk = rules.unk;
+  pipeline.model.emplace(WordPiece(*pipeline.vocabulary, std::move(rules), where));
+}
+
 }  // namespace
 
 void read_model(const JsonValue& value, Pipeline& pipeline) {
   // Older files do not say the type.
-  const std::string type = value.text_or("type", value.find("merges") ? "BPE" : "Unigram");
+  const std::string type =
+      value.text_or("type", value.find("merges")                     ? "BPE"
+                            : value.find("max_input_chars_per_word") ? "WordPiece"
+                                                                     : "Unigram");
   if (type == "BPE") {
     read_bpe(value, pipeline);
   } else if (type == "Unigram") {
     read_unigram(value, pipeline);
+  } else if (type == "WordPiece") {
+    read_word_piece(value, pipeline);
   } else {
-    value.refuse("must be of type BPE or Unigram, got ", quote(type));
+    value.refuse("must be of type BPE, Unigram or WordPiece, got ", quote(type));
   }
 }
 

@@ -80,6 +80,12 @@ void read_normalizer(const JsonValue& value, std::vector<Normalizer>& stages) {
     stages.push_back(Prepend{std::string(value.at("prepend").text())});
   } else if (type == "Strip") {
     stages.push_back(Strip{value.flag_or("strip_left", true), value.flag_or("strip_right", true)});
+  } else if (type == "BertNormalizer") {
+    BertRules rules{.clean_text = value.flag_or("clean_text", true),
+                    .handle_chinese_chars = value.flag_or("handle_chinese_chars", true),
+                    .lowercase = value.flag_or("lowercase", true)};
+    rules.strip_accents = value.flag_or("strip_accents", rules.lowercase);
+    stages.emplace_back(rules);
   } else if (type == "Precompiled") {
     const auto map = value.find("precompiled_charsmap");
     const auto bytes = map ? decode_base64(map->text()) : std::string();
@@ -91,8 +97,8 @@ void read_normalizer(const JsonValue& value, std::vector<Normalizer>& stages) {
     }
   } else {
     value.refuse(
-        "must be NFC, NFD, NFKC, NFKD, Lowercase, Replace, Prepend, Strip, Precompiled or "
-        "Sequence, got ",
+        "must be NFC, NFD, NFKC, NFKD, Lowercase, Replace, Prepend, Strip, Precompiled, "
+        "BertNormalizer or Sequence, got ",
         quote(type));
   }
 }
@@ -120,14 +126,21 @@ void read_pre_tokenizer(const JsonValue& value, std::vector<PreTokenizer>& stage
     stages.push_back(CharacterSplit{is_numeric, value.flag_or("individual_digits", false)
                                                     ? SplitBehavior::kIsolated
                                                     : SplitBehavior::kContiguous});
+  } else if (type == "BertPreTokenizer") {
+    add_bert_pre_tokenizers(stages);
   } else if (type == "Punctuation") {
     stages.push_back(CharacterSplit{is_punctuation, read_behavior(value, "Isolated")});
   } else {
     value.refuse(
-        "must be Split, ByteLevel, Metaspace, WhitespaceSplit, Whitespace, Digits, Punctuation or "
-        "Sequence, got ",
+        "must be Split, ByteLevel, Metaspace, WhitespaceSplit, Whitespace, Digits, Punctuation, "
+        "BertPreTokenizer or Sequence, got ",
         quote(type));
   }
+}
+
+void add_bert_pre_tokenizers(std::vector<PreTokenizer>& stages) {
+  stages.emplace_back(CharacterSplit{is_whitespace, SplitBehavior::kRemoved});
+  stages.emplace_back(CharacterSplit{is_punctuation, SplitBehavior::kIsolated});
 }
 
 void add_suffix_decoders(const std::string& suffix, std::vector<Decoder>& stages) {
@@ -156,10 +169,14 @@ void read_decoder(const JsonValue& value, std::vector<Decoder>& stages) {
                                  value.at("stop").integer()});
   } else if (type == "BPEDecoder") {
     stages.push_back(DecodeSuffix{value.text_or("suffix", "</w>")});
+  } else if (type == "WordPiece") {
+    stages.push_back(
+        DecodeWordPiece{value.text_or("prefix", "##"), value.flag_or("cleanup", true)});
   } else {
     value.refuse(
-        "must be ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip, BPEDecoder or Sequence, "
-        "got ",
+        "must be ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip, BPEDecoder, WordPiece "
+        "or "
+        "Sequence, got ",
         quote(type));
   }
 }

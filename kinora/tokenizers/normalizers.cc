@@ -190,6 +190,60 @@ void apply(const Precompiled& stage, NormalizedText& text) {
   text.text = std::move(to);
 }
 
+/// Appends what `use` makes of each character.
+template <typename Use>
+void rewrite(NormalizedText& text, const Use& use) {
+  std::string to;
+  to.reserve(text.text.size());
+  for (size_t at = 0; at < text.text.size();) {
+    const CodePoint point = code_point_at(text.text, at);
+    use(point.value, std::string_view(text.text).substr(at, point.size), to);
+    at += point.size;
+  }
+  text.text = std::move(to);
+}
+
+/// The blocks of ideographs that BERT knows (normalizers/bert.rs).
+bool is_ideograph(char32_t point) {
+  constexpr std::array<std::pair<char32_t, char32_t>, 7> kBlocks = {{{0x3400, 0x4DBF},
+                                                                     {0x4E00, 0x9FFF},
+                                                                     {0xF900, 0xFAFF},
+                                                                     {0x20000, 0x2A6DF},
+                                                                     {0x2A700, 0x2B81F},
+                                                                     {0x2B920, 0x2CEAF},
+                                                                     {0x2F800, 0x2FA1F}}};
+  return std::ranges::any_of(kBlocks, [point](const auto& block) {
+    return point >= block.first && point <= block.second;
+  });
+}
+
+void apply(const BertRules& rules, NormalizedText& text) {
+  if (rules.clean_text) {
+    rewrite(text, [](char32_t point, std::string_view character, std::string& to) {
+      if (point == '\t' || point == '\n' || point == '\r') {
+        to += ' ';
+      } else if (!is_control(point) && point != 0xFFFD) {
+        to += is_whitespace(point) ? " " : character;
+      }
+    });
+  }
+  if (rules.handle_chinese_chars) {
+    rewrite(text, [](char32_t point, std::string_view character, std::string& to) {
+      const std::string_view around = is_ideograph(point) ? " " : "";
+      to.append(around).append(character).append(around);
+    });
+  }
+  if (rules.strip_accents) {
+    apply(UnicodeForm{.composed = false}, text);
+    rewrite(text, [](char32_t point, std::string_view character, std::string& to) {
+      to += is_nonspacing_mark(point) ? "" : character;
+    });
+  }
+  if (rules.lowercase) {
+    apply(Lowercase{}, text);
+  }
+}
+
 /// What SentencePiece puts for the start of `text`.
 CharMap::Replacement sentence_piece_start(const SentencePieceRules& rules, std::string_view text) {
   if (const auto kept = rules.kept.longest_prefix(text)) {

@@ -52,6 +52,15 @@ struct Precompiled {
   CharMap map;
 };
 
+/// BertNormalizer: control characters, formats and what is of private use go, and white space is a
+/// space (clean_text); ideographs stand alone; marks are taken off letters; lower case.
+struct BertRules {
+  bool clean_text = true;
+  bool handle_chinese_chars = true;
+  bool strip_accents = true;
+  bool lowercase = true;
+};
+
 /// What SentencePiece does with a text before it divides it (normalizer.cc there).
 struct SentencePieceRules {
   std::optional<CharMap> map;
@@ -62,8 +71,8 @@ struct SentencePieceRules {
   bool whitespace_as_suffix = false;  ///< the dummy goes behind the text
 };
 
-using Normalizer =
-    std::variant<UnicodeForm, Lowercase, Replace, Prepend, Strip, Precompiled, SentencePieceRules>;
+using Normalizer = std::variant<UnicodeForm, Lowercase, Replace, Prepend, Strip, Precompiled,
+                                BertRules, SentencePieceRules>;
 
 /// The longest text that stages may make, in bytes.
 inline constexpr size_t kMaxNormalizedBytes = size_t{256} << 20;

@@ -16,6 +16,7 @@
 #include "kinora/tokenizers/tokenizer_files.h"
 #include "kinora/tokenizers/unigram.h"
 #include "kinora/tokenizers/vocabulary.h"
+#include "kinora/tokenizers/word_piece.h"
 
 /// What a tokenizer is made of, whatever files describe it. Each reader below makes one; Tokenizer
 /// (tokenizer.h) runs it.
@@ -35,10 +36,10 @@ struct Pipeline {
   AddedTokens added;
   std::vector<Normalizer> normalizers;
   std::vector<PreTokenizer> pre_tokenizers;
-  std::optional<std::variant<Bpe, Unigram>> model;  ///< set by every reader
-  std::vector<int64_t> before;                      ///< special tokens in front of a text's
-  std::vector<int64_t> after;                       ///< and behind them
-  std::optional<std::vector<Decoder>> decoders;     ///< none: tokens are joined with spaces
+  std::optional<std::variant<Bpe, Unigram, WordPiece>> model;  ///< set by every reader
+  std::vector<int64_t> before;                   ///< special tokens in front of a text's
+  std::vector<int64_t> after;                    ///< and behind them
+  std::optional<std::vector<Decoder>> decoders;  ///< none: tokens are joined with spaces
   SpecialTokens special;
   int64_t max_length = 0;  ///< tokens with the special ones that the model takes; 0: not said
   bool cut_left = false;   ///< truncation takes the first tokens away
@@ -67,6 +68,9 @@ void read_model(const JsonValue& value, Pipeline& pipeline);
 
 /// Behind DecodeByteLevel, which joins: the ends of words as spaces, as CLIPTokenizer writes them.
 void add_suffix_decoders(const std::string& suffix, std::vector<Decoder>& stages);
+
+/// What BertPreTokenizer does: words, and each mark by itself.
+void add_bert_pre_tokenizers(std::vector<PreTokenizer>& stages);
 
 /// A list of merges, each a pair of tokens, in order: the earlier merges first.
 class MergeList {
@@ -108,15 +112,19 @@ struct TokenizerConfig {
     AddedToken token;  ///< without an id
   };
   std::string tokenizer_class;
-  std::vector<Token> tokens;      ///< bos, eos, unk, pad
+  std::vector<Token> tokens;      ///< bos, eos, unk, pad, cls, sep, mask
   std::vector<AddedToken> added;  ///< with ids (added_tokens_decoder)
   int64_t max_length = 0;         ///< 0: not said
   bool cut_left = false;
   SentencePieceSpecials sentence_piece;
+  BertRules bert;  ///< do_lower_case and what stands beside it
 };
 [[nodiscard]] TokenizerConfig read_tokenizer_config(const TokenizerFiles& files);
 
 /// The vocab.json and merges.txt of CLIP. Error (kIo): they are of another tokenizer.
 [[nodiscard]] Pipeline read_clip_files(const TokenizerFiles& files, const TokenizerConfig& config);
+
+/// The vocab.txt of BERT, a token a line. Error (kIo): it is of another tokenizer.
+[[nodiscard]] Pipeline read_bert_files(const TokenizerFiles& files, const TokenizerConfig& config);
 
 }  // namespace kinora::tokenizers

@@ -91,11 +91,13 @@ void set_special_tokens(const TokenizerConfig& config, Pipeline& pipeline) {
   for (const auto& [role, token] : config.tokens) {
     const int64_t id = pipeline.id_of(token.content);
     SpecialTokens& special = pipeline.special;
-    int64_t& place = role == "bos_token"   ? special.bos
-                     : role == "eos_token" ? special.eos
-                     : role == "pad_token" ? special.pad
-                                           : special.unk;
-    place = id;
+    if (int64_t* const place = role == "bos_token"   ? &special.bos
+                               : role == "eos_token" ? &special.eos
+                               : role == "pad_token" ? &special.pad
+                               : role == "unk_token" ? &special.unk
+                                                     : nullptr) {
+      *place = id;
+    }
   }
 }
 
@@ -104,6 +106,7 @@ Pipeline read_pipeline(const TokenizerFiles& files) {
   Pipeline pipeline = files.main() == "spiece.model"
                           ? read_sentence_piece(files, config.sentence_piece)
                       : files.main() == "vocab.json" ? read_clip_files(files, config)
+                      : files.main() == "vocab.txt"  ? read_bert_files(files, config)
                                                      : read_tokenizer_json(files);
   set_special_tokens(config, pipeline);
   pipeline.max_length = config.max_length;

@@ -39,9 +39,9 @@ class Tokenizer {
  public:
   /// From a folder as Hugging Face lays it out, with one of these, the first that is there:
   /// tokenizer.json; spiece.model or tokenizer.model (SentencePiece, unigram or BPE); vocab.json
-  /// with merges.txt (CLIP's). tokenizer_config.json and special_tokens_map.json beside them are
-  /// read, too. Or from one of these files. Errors: kIo, a file is missing, malformed, or needs
-  /// what is not supported, which is named.
+  /// with merges.txt (CLIP's); vocab.txt (BERT's). tokenizer_config.json and
+  /// special_tokens_map.json beside them are read, too. Or from one of these files. Errors: kIo, a
+  /// file is missing, malformed, or needs what is not supported, which is named.
   [[nodiscard]] static Tokenizer load(const std::filesystem::path& path);
   /// The same from its files in memory (tokenizer_files.h).
   explicit Tokenizer(const TokenizerFiles& files);

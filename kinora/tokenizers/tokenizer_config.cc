@@ -31,7 +31,8 @@ AddedToken config_token(const JsonValue& value) {
 }
 
 void read_roles(const JsonValue& root, TokenizerConfig& config) {
-  for (const char* role : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+  for (const char* role : {"bos_token", "eos_token", "unk_token", "pad_token", "cls_token",
+                           "sep_token", "mask_token"}) {
     if (const auto value = root.find(role)) {
       std::erase_if(config.tokens, [role](const auto& each) { return each.role == role; });
       config.tokens.push_back({role, config_token(*value)});
@@ -83,6 +84,9 @@ TokenizerConfig read_files(const TokenizerFiles& files) {
   };
   config.sentence_piece.add_bos = flag("add_bos_token");
   config.sentence_piece.add_eos = flag("add_eos_token");
+  config.bert.lowercase = root.flag_or("do_lower_case", true);
+  config.bert.handle_chinese_chars = root.flag_or("tokenize_chinese_chars", true);
+  config.bert.strip_accents = root.flag_or("strip_accents", config.bert.lowercase);
   if (const auto count = root.find("extra_ids")) {
     const int64_t value = count->integer();
     if (value < 0 || value > kMaxExtraIds) {

@@ -18,8 +18,9 @@ namespace fs = std::filesystem;
 constexpr const char* kJson = "tokenizer.json";
 constexpr const char* kSentencePiece = "spiece.model";
 constexpr const char* kVocabulary = "vocab.json";
+constexpr const char* kWordPieces = "vocab.txt";
 /// Each goes before those behind it.
-constexpr std::array kMain = {kJson, kSentencePiece, kVocabulary};
+constexpr std::array kMain = {kJson, kSentencePiece, kVocabulary, kWordPieces};
 constexpr std::array kBeside = {"merges.txt", "tokenizer_config.json", "special_tokens_map.json"};
 
 bool is_file(const fs::path& path) {
@@ -29,7 +30,7 @@ bool is_file(const fs::path& path) {
 
 /// The file of `folder` that says what the tokenizer is; empty: there is none.
 fs::path main_file(const fs::path& folder) {
-  for (const char* name : {kJson, kSentencePiece, "tokenizer.model", kVocabulary}) {
+  for (const char* name : {kJson, kSentencePiece, "tokenizer.model", kVocabulary, kWordPieces}) {
     if (is_file(folder / name)) {
       return folder / name;
     }
@@ -41,6 +42,7 @@ fs::path main_file(const fs::path& folder) {
 std::string main_name(const fs::path& file) {
   return file.extension() == ".model"     ? kSentencePiece
          : file.filename() == kVocabulary ? kVocabulary
+         : file.extension() == ".txt"     ? kWordPieces
                                           : kJson;
 }
 
@@ -56,8 +58,8 @@ TokenizerFiles TokenizerFiles::read(const fs::path& path) {
   const std::string shown = printable_line(path.string());
   const fs::path file = is_folder ? main_file(path) : path;
   KINORA_CHECK(!file.empty(), kIo, "[tokenizer] ", shown,
-               " must have tokenizer.json, spiece.model, tokenizer.model, or vocab.json with "
-               "merges.txt, got none of them");
+               " must have tokenizer.json, spiece.model, tokenizer.model, vocab.json with "
+               "merges.txt, or vocab.txt, got none of them");
   KINORA_CHECK(is_folder || is_file(file), kIo, "[tokenizer] ", shown,
                " must be a folder or a file, got ",
                fs::exists(path, ignored) ? "neither" : "nothing",

@@ -35,7 +35,7 @@ class TokenizerFiles {
       const std::string& origin);
 
   /// The name of the one that says what the tokenizer is: tokenizer.json, spiece.model (of every
-  /// model of SentencePiece) or vocab.json.
+  /// model of SentencePiece), vocab.json or vocab.txt.
   [[nodiscard]] const std::string& main() const { return main_; }
   [[nodiscard]] const File& at(const std::string& name) const;    ///< kIo where it is missing
   [[nodiscard]] const File* find(const std::string& name) const;  ///< null likewise

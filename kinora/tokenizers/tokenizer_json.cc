@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -102,11 +103,14 @@ Pipeline read_tokenizer_json(const TokenizerFiles& files) {
   if (const auto value = root.find("added_tokens")) {
     value->each([&](const JsonValue& each) { read_added_token(each, pipeline); });
   }
-  // What SentencePiece calls them, for files without a tokenizer_config.json.
+  // What SentencePiece and BERT call them, for files without a tokenizer_config.json.
   SpecialTokens& special = pipeline.special;
-  special.bos = pipeline.id_of("<s>");
-  special.eos = pipeline.id_of("</s>");
-  special.pad = pipeline.id_of("<pad>");
+  const auto either = [&pipeline](std::string_view first, std::string_view second) {
+    return std::max(pipeline.id_of(first), pipeline.id_of(second));
+  };
+  special.bos = either("<s>", "[CLS]");
+  special.eos = either("</s>", "[SEP]");
+  special.pad = either("<pad>", "[PAD]");
   if (special.unk < 0) {
     special.unk = pipeline.id_of("<unk>");
   }

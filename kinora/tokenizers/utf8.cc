@@ -99,6 +99,16 @@ bool is_punctuation(char32_t code_point) {
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
 
+bool is_control(char32_t code_point) {
+  const auto category = category_of(code_point);
+  return category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
+         category == UTF8PROC_CATEGORY_CO;
+}
+
+bool is_nonspacing_mark(char32_t code_point) {
+  return category_of(code_point) == UTF8PROC_CATEGORY_MN;
+}
+
 bool is_word_character(char32_t code_point) {
   const auto category = category_of(code_point);
   return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) ||

@@ -49,6 +49,12 @@ void append_utf8(std::string& text, char32_t code_point);
 /// General categories P*, and the symbols of ASCII.
 [[nodiscard]] bool is_punctuation(char32_t code_point);
 
+/// General categories Cc, Cf and Co.
+[[nodiscard]] bool is_control(char32_t code_point);
+
+/// General category Mn.
+[[nodiscard]] bool is_nonspacing_mark(char32_t code_point);
+
 /// What \w means to Rust's regex: letters, marks, decimal digits, connectors and joiners.
 [[nodiscard]] bool is_word_character(char32_t code_point);
 

@@ -71,6 +71,39 @@ TEST(ConfigTest, TokensThatOnlyTheConfigurationHasAreAdded) {
   EXPECT_EQ(tokenizer.vocab_size(), 10);
 }
 
+// Ids are those of transformers' BertTokenizer (5.23).
+TEST(ConfigTest, BertNeedsOnlyItsVocabulary) {
+  const TemporaryFolder folder;
+  const auto write = [&folder](const char* name, std::string_view text) {
+    io::write_file_atomic(folder / name, text);
+  };
+  const std::string special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+  write("vocab.txt", special + "a\nA\n##a\n##b\n.\n\u00C9\ne\n");
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
+  const std::string text = "aab A. \u00C9[MASK]";
+  EXPECT_THAT(tokenizer.encode(text).ids, ElementsAre(2, 5, 7, 8, 5, 9, 11, 4, 3));
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode(text).ids), "aab a. e");
+  EXPECT_THAT(tokenizer.encode("ac").ids, ElementsAre(2, 1, 3));
+  EXPECT_THAT(tokenizer.encode(std::string(101, 'a')).ids, ElementsAre(2, 1, 3));
+  EXPECT_EQ(tokenizer.pad_id(), 0);
+  EXPECT_EQ(tokenizer.bos_id(), 2);
+  EXPECT_EQ(tokenizer.eos_id(), 3);
+  EXPECT_EQ(tokenizer.vocab_size(), 12);
+  write("tokenizer_config.json", R"({"do_lower_case": false, "model_max_length": 512})");
+  EXPECT_THAT(Tokenizer::load(folder / "vocab.txt").encode(text).ids,
+              ElementsAre(2, 5, 7, 8, 6, 9, 10, 4, 3));
+  EXPECT_EQ(Tokenizer::load(folder.path()).max_length(), 512);
+  write("tokenizer_config.json", R"({"pad_token": "a", "mask_token": "A"})");
+  EXPECT_EQ(Tokenizer::load(folder.path()).pad_id(), 5);
+  write("vocab.txt", "[PAD]\r\n[UNK]\r\n[CLS]\r\n");
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("vocab.txt must have the token \"[SEP]\""));
+  write("vocab.txt", "\xFF");
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("vocab.txt must be UTF-8"));
+  write("tokenizer_config.json", R"({"tokenizer_class": "ElectraTokenizer"})");
+  EXPECT_THAT(refusal(folder.path()),
+              HasSubstr("must be of a BertTokenizer, got one of \"ElectraTokenizer\""));
+}
+
 TEST(ConfigTest, ErrorsOfFolders) {
   const TemporaryFolder folder;
   EXPECT_THAT(refusal(folder.path()), HasSubstr("must have tokenizer.json, spiece.model"));

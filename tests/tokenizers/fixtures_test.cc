@@ -70,8 +70,9 @@ TEST_P(FixturesTest, GivesTheSameIdsToThreadsAtOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Trained, FixturesTest,
-                         ::testing::Values("clip", "qwen2", "llama3", "llama2_json", "llama2_model",
-                                           "t5_json", "t5_spiece", "umt5_spiece"),
+                         ::testing::Values("bert", "bert_json", "clip", "qwen2", "llama3",
+                                           "llama2_json", "llama2_model", "t5_json", "t5_spiece",
+                                           "umt5_spiece"),
                          [](const auto& info) { return info.param; });
 
 TEST(FixturesTest, BytesOfByteLevelAndOfFallbackComeBack) {

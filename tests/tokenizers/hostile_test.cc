@@ -31,8 +31,13 @@ TEST(HostileTokenizerTest, MalformedFilesAreRefused) {
   EXPECT_THAT(refusal("{\"model\": \"\xFF\"}"), HasSubstr("must be JSON, got"));
   EXPECT_THAT(refusal("[]"), HasSubstr("must be an object, got an array"));
   EXPECT_THAT(refusal("{}"), HasSubstr("must have \"model\", got none"));
-  EXPECT_THAT(refusal(json_of(R"({"type": "WordPiece", "vocab": {}})")),
-              HasSubstr("model must be of type BPE or Unigram, got \"WordPiece\""));
+  EXPECT_THAT(refusal(json_of(R"({"type": "WordLevel", "vocab": {}})")),
+              HasSubstr("model must be of type BPE, Unigram or WordPiece, got \"WordLevel\""));
+  EXPECT_THAT(refusal(json_of(R"({"type": "WordPiece", "vocab": {"a": 0}})")),
+              HasSubstr("a token for unknown words must be in the vocabulary"));
+  EXPECT_THAT(refusal(json_of(R"({"type": "WordPiece", "vocab": {"[UNK]": 0, ")" +
+                              std::string(1025, 'a') + R"(": 1}})")),
+              HasSubstr("a token must have at most 1024 bytes, got 1025"));
   EXPECT_THAT(refusal(json_of(R"({"type": "BPE", "vocab": {"a": 1.5}, "merges": []})")),
               HasSubstr("model.vocab.* must be an integer, got 1.5"));
   EXPECT_THAT(refusal(json_of(R"({"type": "BPE", "vocab": [], "merges": []})")),

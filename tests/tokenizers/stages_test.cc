@@ -56,6 +56,33 @@ TEST(NormalizersTest, LowercaseIsThatOfSingleCharacters) {
             "ab\u00E9i\u0307\u03C3");
 }
 
+TEST(NormalizersTest, BertRulesAreThoseOfItsParts) {
+  const std::string text =
+      "A\tb\u00A0\u200BC" + std::string(1, '\0') + "\uFFFD \u00C9\u4EBA\u0939\u093F\u0301x";
+  const auto bert = [&text](const std::string& rules) {
+    return normalized(R"({"type": "BertNormalizer")" + rules + "}", text);
+  };
+  EXPECT_EQ(bert(""), "a b c e \u4EBA \u0939\u093Fx");
+  EXPECT_EQ(bert(R"(, "strip_accents": false)"), "a b c \u00E9 \u4EBA \u0939\u093F\u0301x");
+  EXPECT_EQ(bert(R"(, "lowercase": false)"), "A b C \u00C9 \u4EBA \u0939\u093F\u0301x");
+  EXPECT_EQ(bert(R"(, "lowercase": false, "strip_accents": true)"), "A b C E \u4EBA \u0939\u093Fx");
+  EXPECT_EQ(bert(R"(, "clean_text": false, "handle_chinese_chars": false)"),
+            "a\tb\u00A0\u200Bc" + std::string(1, '\0') + "\uFFFD e\u4EBA\u0939\u093Fx");
+}
+
+TEST(PreTokenizersTest, BertDividesAtSpacesAndMarks) {
+  EXPECT_THAT(pieces(R"({"type": "BertPreTokenizer"})", "it's  a-b\u3001c $5"),
+              ElementsAre("it", "'", "s", "a", "-", "b", "\u3001", "c", "$", "5"));
+}
+
+TEST(DecodersTest, WordPiecesAreJoinedAndTidied) {
+  EXPECT_EQ(decoded(R"({"type": "WordPiece"})",
+                    {"it", "'", "s", "a", "circ", "##les", ",", "do", "not", ".", "##x"}),
+            "it ' s a circles, do not.x");
+  EXPECT_EQ(decoded(R"({"type": "WordPiece", "cleanup": false})", {"##a", "b", ",", "##c"}),
+            "##a b ,c");
+}
+
 TEST(NormalizersTest, ReplaceTakesTextsAndExpressions) {
   EXPECT_EQ(normalized(R"({"type": "Replace", "pattern": {"String": "''"}, "content": "\""})",
                        "This is a ''test''"),
@@ -173,8 +200,8 @@ TEST(StagesTest, OthersAreRefusedByName) {
   const auto refused = [](const auto& read, const char* stage) {
     return error_of(ErrorKind::kIo, [&] { return read(stage, std::string("a")); });
   };
-  EXPECT_THAT(refused(normalized, R"({"type": "BertNormalizer"})"),
-              AllOf(HasSubstr("stage: must be NFC"), HasSubstr("got \"BertNormalizer\"")));
+  EXPECT_THAT(refused(normalized, R"({"type": "Nmt"})"),
+              AllOf(HasSubstr("stage: must be NFC"), HasSubstr("got \"Nmt\"")));
   EXPECT_THAT(refused(pieces, R"({"type": "UnicodeScripts"})"),
               HasSubstr("got \"UnicodeScripts\""));
   EXPECT_THAT(error_of(ErrorKind::kIo, [] { return decoded(R"({"type": "CTC"})", {"a"}); }),

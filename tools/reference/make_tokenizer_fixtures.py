@@ -105,6 +105,25 @@ def train_clip(folder, lines, size):
         json.dumps({"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, **tokens}))
 
 
+def train_bert(folder, lines, size):
+    """As bert-base-uncased: vocab.txt, and a tokenizer_config.json that names no special tokens."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator(lines, trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=special, show_progress=False))
+    vocab = tokenizer.get_vocab()
+    (folder / "vocab.txt").write_text("".join(token + "\n" for token in sorted(vocab, key=vocab.get)))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True, "model_max_length": 512}))
+
+
+def bert_encoder(folder):
+    from transformers import BertTokenizer
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    return lambda text: tokenizer.encode(text)
+
+
 def train_sentence_piece(path, lines, size, small, **options):
     model = io.BytesIO()
     if small and options.get("normalization_rule_name", "nmt_nfkc") == "nmt_nfkc":
@@ -167,6 +186,12 @@ def train_all(folder, lines, size, small):
     yield "llama3", json_encoder(folder / "llama3"), None
     train_clip(made("clip"), lines, size)
     yield "clip", clip_encoder(folder / "clip"), None
+    train_bert(made("bert"), lines, size)
+    yield "bert", bert_encoder(folder / "bert"), None
+    from transformers import BertTokenizer
+    BertTokenizer.from_pretrained(folder / "bert").backend_tokenizer.save(
+        str(made("bert_json") / "tokenizer.json"), pretty=False)
+    yield "bert_json", json_encoder(folder / "bert_json"), None
     # SentencePiece by itself takes "</s>" in a text for text, and cuts texts at none.
     control = ("<s>", "</s>", "<unk>", "<pad>", "<extra_id_")
     has_control = lambda text: any(token in text for token in control)  # noqa: E731
