@@ -1,10 +1,12 @@
 #include "kinora/data/layout.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "kinora/core/error.h"
+#include "kinora/core/nearest_name.h"
 #include "kinora/core/text.h"
 #include "kinora/data/caption_tokens.h"
 
@@ -31,6 +33,44 @@ Box box_of(const json& object, const std::string& phrase) {
                " must lie in the picture, 0 <= left < right <= 1 and 0 <= top < bottom <= 1, got ",
                found->dump(), ". Hint: divide pixels by the picture's width and height");
   return box;
+}
+
+/// The places of a box's corners, shares of the grid rounded so.
+template <typename Round>
+CornerPlaces places_of(const Box& box, int64_t grid, const Round& round) {
+  const auto place = [grid, &round](double x, double y) {
+    const auto along = [grid, &round](double share) {
+      return static_cast<int64_t>(round(share * static_cast<double>(grid - 1)));
+    };
+    return along(y) * grid + along(x);
+  };
+  return {.top_left = place(box.left, box.top), .bottom_right = place(box.right, box.bottom)};
+}
+
+// Of box_tokens().
+constexpr int64_t kCornerTokens = 2;
+constexpr int64_t kObjectTokens = 3;
+
+int64_t class_number(const std::string& phrase, const BoxTokens& rules) {
+  const auto found = std::ranges::find(rules.classes, phrase);
+  if (found != rules.classes.end()) {
+    return found - rules.classes.begin();
+  }
+  int64_t number = -1;
+  const auto read = std::from_chars(phrase.data(), phrase.data() + phrase.size(), number);
+  const bool is_number = read.ec == std::errc() && read.ptr == phrase.data() + phrase.size();
+  const std::string range = "a number from 0 to " + std::to_string(rules.vocabulary - 2);
+  const std::string nearest = nearest_name(phrase, rules.classes);
+  KINORA_CHECK(is_number && number >= 0 && number < rules.vocabulary - 1, kConfig,
+               "[layout] a phrase must be ",
+               rules.classes.empty()
+                   ? range
+                   : "one of " + std::to_string(rules.classes.size()) + " classes or " + range,
+               ", got ", quote(phrase), ". Hint: ",
+               rules.classes.empty() ? "the names of classes, one a line, are a file of --tokenizer"
+               : nearest.empty()     ? "names are written as in the list of classes"
+                                     : nearest);
+  return number;
 }
 
 }  // namespace
@@ -81,13 +121,29 @@ Layout parse_layout(std::string_view text) {
 }
 
 CornerPlaces corner_places(const Box& box, int64_t grid) {
-  const auto place = [grid](double x, double y) {
-    const auto along = [grid](double share) {
-      return std::llround(share * static_cast<double>(grid - 1));
-    };
-    return along(y) * grid + along(x);
+  return places_of(box, grid, [](double value) { return std::llround(value); });
+}
+
+std::vector<int64_t> box_tokens(const Layout& layout, const BoxTokens& rules) {
+  const auto grid =
+      static_cast<int64_t>(std::floor(std::sqrt(static_cast<double>(rules.vocabulary))));
+  const auto add_corners = [grid](const Box& box, std::vector<int64_t>& tokens) {
+    // Python's round(): halves go to the even number.
+    const CornerPlaces corners =
+        places_of(box, grid, [](double value) { return std::llrint(value); });
+    tokens.insert(tokens.end(), {corners.top_left, corners.bottom_right});
   };
-  return {.top_left = place(box.left, box.top), .bottom_right = place(box.right, box.bottom)};
+  const int64_t most = (rules.places - kCornerTokens) / kObjectTokens;
+  KINORA_CHECK(std::ssize(layout) <= most, kConfig, "[layout] this model reads ", most,
+               " objects at most, got ", layout.size());
+  std::vector<int64_t> tokens;
+  for (const LayoutObject& object : layout) {
+    tokens.push_back(class_number(object.phrase, rules));
+    add_corners(object.box, tokens);
+  }
+  tokens.resize(static_cast<size_t>(rules.places - kCornerTokens), rules.vocabulary - 1);
+  add_corners(Box{}, tokens);
+  return tokens;
 }
 
 }  // namespace kinora::data

@@ -44,4 +44,18 @@ struct CornerPlaces {
 };
 [[nodiscard]] CornerPlaces corner_places(const Box& box, int64_t grid);
 
+/// How latent diffusion's published models of layouts read them.
+struct BoxTokens {
+  std::vector<std::string> classes;  ///< names of what objects are, by number
+  int64_t vocabulary = 8192;
+  int64_t places = 92;  ///< tokens of every layout
+};
+
+/// The tokens of a layout as ObjectsBoundingBoxConditionalBuilder of taming-transformers makes
+/// them, with encode_crop: of each object its class' number and the places of its corners on a grid
+/// of floor(sqrt(vocabulary)) points a side; then the last token of the vocabulary for objects that
+/// are not there; at the end the corners of the crop, which is the whole picture. A phrase is a
+/// class or, in digits, the first token itself. kConfig for other phrases and for too many objects.
+[[nodiscard]] std::vector<int64_t> box_tokens(const Layout& layout, const BoxTokens& rules);
+
 }  // namespace kinora::data

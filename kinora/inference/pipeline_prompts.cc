@@ -19,6 +19,7 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/data/caption_tokens.h"
+#include "kinora/data/layout.h"
 #include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/learned_embeddings.h"
 #include "kinora/inference/setup.h"
@@ -55,8 +56,10 @@ bool keeps_captions(const models::ModelConfig& model) {
 int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
                   const models::ModelConfig& model) {
   const std::unique_ptr<models::TextEncoder> encoder = pipelines::described_text_encoder(path);
-  const bool reads_clip = models::pads_captions(model) && models::family_of(model).conditions.micro;
-  const std::string reads = reads_clip ? "CLIP"
+  const bool is_unet = models::pads_captions(model) && models::family_of(model).conditions.micro;
+  const bool is_of_bert = is_unet && encoder->kind() == "BERT";  // latent diffusion's
+  const std::string reads = is_of_bert ? "BERT"
+                            : is_unet  ? "CLIP"
                             : models::pads_captions(model) && model.pooled_channels > 0
                                 ? "T5 and CLIP"
                             : models::family_of(model).keeps_captions ? "Llama and CLIP"
@@ -67,13 +70,13 @@ int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
   KINORA_CHECK(encoder->width() == model.text_channels, kConfig, "[sample] the text encoder of ",
                path, " makes states of ", encoder->width(), " channels, but ",
                models::name_of(model), " takes ", model.text_channels,
-               reads_clip ? " (cross_attention_dim)" : " (caption_channels)",
+               is_unet ? " (cross_attention_dim)" : " (caption_channels)",
                ". Hint: take both from one pipeline");
   KINORA_CHECK(model.pooled_channels == 0 || encoder->pooled_width() == model.pooled_channels,
                kConfig, "[sample] the text encoder of ", path, " makes pooled vectors of ",
                encoder->pooled_width(), " numbers, but ", models::name_of(model), " takes ",
                model.pooled_channels, ". Hint: take both from one pipeline");
-  KINORA_CHECK(!reads_clip || *encoder->piece() >= model.text_tokens, kConfig,
+  KINORA_CHECK(!is_unet || *encoder->piece() >= model.text_tokens, kConfig,
                "[sample] the text encoder of ", path, " reads ", *encoder->piece(),
                " tokens, but captions have ", model.text_tokens,
                ". Hint: take both from one pipeline");
@@ -317,7 +320,7 @@ void add_to(models::TextEncoder& encoder, const std::vector<LearnedEmbedding>& l
   }
   auto* const clip = dynamic_cast<models::ClipTextEncoder*>(&encoder);
   KINORA_CHECK(clip != nullptr, kConfig,
-               "[sample] --embedding is of one CLIP, and the pipeline has two");
+               "[sample] --embedding is of one CLIP, and the pipeline has two, or another encoder");
   clip->add_tokens(at::stack(rows));
 }
 
@@ -342,6 +345,55 @@ std::string with_its_scores(const std::string& caption, const pipelines::Pipelin
                                : prompts::with_scores(caption, scores);
 }
 
+/// The same of layouts, which the file of a model of latent diffusion reads.
+Prompts prompts_of_boxes(const pipelines::Pipeline& pipeline,
+                         const std::vector<std::string>& captions, const ModelRecipe& recipe,
+                         const CaptionOptions& options) {
+  const pipelines::PipelineText& its = *pipeline.text;
+  KINORA_CHECK(options.embeddings.empty() && options.adapters.empty() &&
+                   options.weights == PromptWeights::kOff,
+               kConfig, "[sample] layouts have no weights, embeddings or adapters of words");
+  const fs::path encoder_file = pipeline.part(its.encoder);
+  const data::TextShape shape{.length = recipe.model.text_tokens,
+                              .channels = recipe.model.text_channels,
+                              .pooled_channels = 0};
+  data::BoxTokens rules{.classes = {},
+                        .vocabulary = pipelines::described_text_encoder(encoder_file)->vocab_size(),
+                        .places = shape.length};
+  if (!its.tokenizer.empty()) {
+    rules.classes = caption_lines(pipeline.part(its.tokenizer));
+  }
+  if (options.says) {
+    log_info(
+        "[sample] layouts are read as ", shape.length, " tokens, objects of ",
+        rules.classes.empty() ? "numbered classes" : "the classes of " + its.tokenizer.string());
+  }
+  std::vector<WeightedTokens> numbers;  // each once
+  std::unordered_map<std::string, size_t> number;
+  const auto add = [&](const std::string& text) {
+    if (number.emplace(text, numbers.size()).second) {
+      const data::Layout layout = text.empty() ? data::Layout{} : data::parse_layout(text);
+      numbers.emplace_back().ids = data::box_tokens(layout, rules);
+    }
+  };
+  add(options.negative);
+  std::ranges::for_each(captions, add);
+  const auto encoder =
+      open_fitting_text_encoder(encoder_file, {.device = options.device,
+                                               .type = compute_type(recipe.precision),
+                                               .memory_gib = options.memory_gib,
+                                               .says = options.says});
+  const std::vector<data::Text> states = encoded(*encoder, numbers, shape, {});
+  Prompts prompts{.shape = shape,
+                  .all = {},
+                  .negative = states.front(),
+                  .origin = encoder_file.string() + ", negative " + quote(options.negative)};
+  for (const std::string& caption : captions) {
+    prompts.all.push_back({.caption = caption, .text = states[number.at(caption)], .label = {}});
+  }
+  return prompts;
+}
+
 }  // namespace
 
 Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
@@ -349,6 +401,9 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                             const CaptionOptions& options) {
   KINORA_CHECK(!captions.empty(), kConfig, "[sample] there must be at least one caption");
   const pipelines::PipelineText& its = pipeline.text.value();
+  if (its.reads_boxes) {
+    return prompts_of_boxes(pipeline, captions, recipe, options);
+  }
   const fs::path tokenizer_folder = pipeline.part(its.tokenizer);
   const fs::path encoder_folder = pipeline.part(its.encoder);
   const data::TextShape shape{.length = recipe.model.text_tokens,

@@ -32,7 +32,8 @@ struct CaptionOptions {
 /// The captions as the pipeline's tokenizer and text encoder embed them, each with room for
 /// model.text_tokens of `recipe` (load_trained's or read_recipe's), and the negative one. The
 /// encoder computes in recipe.precision and is released before this returns. Tokens of
-/// options.embeddings are read in all texts. kIo for parts that are missing; kConfig, before
+/// options.embeddings are read in all texts. Of a pipeline that reads boxes captions are layouts
+/// (data::parse_layout). kIo for parts that are missing; kConfig, before
 /// weights are read, where its states or the tokenizer's vocabulary do not fit.
 [[nodiscard]] Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                           const std::vector<std::string>& captions,

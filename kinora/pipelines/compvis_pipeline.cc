@@ -22,7 +22,10 @@ using nlohmann::json;
 
 constexpr std::string_view kAutoencoder = "first_stage_model.";
 constexpr const char* kTokenizer = "tokenizer";
+constexpr const char* kClasses = "classes.txt";
 constexpr int64_t kTokens = 77;
+/// Whose places text encoders of latent diffusion have.
+constexpr const char* kPositions = "cond_stage_model.transformer.pos_emb.emb.weight";
 
 /// What names and shapes do not tell of the published models.
 struct Published {
@@ -47,7 +50,36 @@ constexpr Published kOfClasses = {
 /// celeba256, ffhq256 and lsun_beds256, which are told nothing, as diffusers draws them.
 constexpr Published kOfPlaces = {"latent diffusion", "eps", 64, "ddim", 1.0, 50, 4, 0.0015, 0.0195};
 
-const Published& published(const ModelConfig& model) {
+/// text2img-large, as its script draws, and text2img256.
+constexpr Published kOfCaptions = {"latent diffusion of captions", "eps", 32, "ddim", 5.0};
+constexpr Published kOfFewCaptions = {
+    "latent diffusion of captions", "eps", 64, "ddim", 5.0, 50, 4, 0.0015, 0.0195};
+
+/// layout2img-openimages256.
+constexpr Published kOfLayouts = {
+    "latent diffusion of layouts", "eps", 64, "ddim", 1.0, 200, 4, 0.0015, 0.0205};
+
+bool has_bert(const WeightsFile& file) {
+  return file.contains(models::kCompvisWords);
+}
+
+/// Tokens of a caption.
+int64_t tokens_of(const WeightsFile& file) {
+  return has_bert(file) ? file.shape(kPositions).front() : kTokens;
+}
+
+/// Captions have as many tokens as Stable Diffusion's, layouts three an object and two.
+bool reads_boxes(const WeightsFile& file) {
+  return has_bert(file) && tokens_of(file) != kTokens;
+}
+
+const Published& published(const ModelConfig& model, const WeightsFile& file) {
+  if (reads_boxes(file)) {
+    return kOfLayouts;
+  }
+  if (has_bert(file)) {
+    return model.in_channels == 3 ? kOfFewCaptions : kOfCaptions;
+  }
   if (model.unet.attends == models::UnetAttends::kPlaces) {
     return kOfPlaces;
   }
@@ -72,9 +104,9 @@ std::optional<ModelConfig> find_unet(const WeightsFile& file) {
   return models::find_compvis_unet(shapes, file.path().string());
 }
 
-json recipe_of(const ModelConfig& model) {
+json recipe_of(const ModelConfig& model, const WeightsFile& file) {
   const models::UnetConfig& own = model.unet;
-  const Published& its = published(model);
+  const Published& its = published(model, file);
   return {{"run", {{"dir", "runs/compvis"}}},
           {"model",
            {{"architecture", model.architecture},
@@ -85,7 +117,7 @@ json recipe_of(const ModelConfig& model) {
             {"compression", its.compression},
             {"num_classes", model.num_classes},
             {"text_channels", model.text_channels},
-            {"text_tokens", kTokens},
+            {"text_tokens", tokens_of(file)},
             {"pooled_channels", model.pooled_channels},
             {"unet",
              {{"input", to_string(own.input)},
@@ -115,8 +147,8 @@ bool has_autoencoder(const WeightsFile& file) {
 }
 
 /// What Kinora chose for it.
-std::string note_of(const ModelConfig& model) {
-  if (&published(model) != &kSecond) {
+std::string note_of(const Published& its) {
+  if (&its != &kSecond) {
     return "";
   }
   return "nothing in such a file says what a U-Net of Stable Diffusion 2 predicts, nor at which "
@@ -127,6 +159,12 @@ std::string note_of(const ModelConfig& model) {
 /// As the base of SDXL was trained, but not the refiner.
 bool reads_zeros(const ModelConfig& model) {
   return model.pooled_channels > 0 && !model.unet.reads_score;
+}
+
+/// The list of an object's classes beside the file; "" where there is none.
+fs::path classes_of(const fs::path& file) {
+  const fs::path path = fs::absolute(file).parent_path() / kClasses;
+  return fs::is_regular_file(path) ? path : fs::path();
 }
 
 fs::path tokenizer_of(const fs::path& file) {
@@ -146,14 +184,16 @@ std::optional<Pipeline> find_compvis_pipeline(const fs::path& path) {
   if (!model || !file.metadata(checkpoint::kConfigMetadata).empty()) {
     return std::nullopt;
   }
-  Pipeline pipeline{.folder = path,
-                    .class_name = std::string("file of ") + published(*model).name,
-                    .note = note_of(*model)};
+  const Published& its = published(*model, file);
+  Pipeline pipeline{
+      .folder = path, .class_name = std::string("file of ") + its.name, .note = note_of(its)};
   if (model->takes_text()) {
-    pipeline.text = PipelineText{.tokenizer = tokenizer_of(path),
+    const bool of_boxes = reads_boxes(file);
+    pipeline.text = PipelineText{.tokenizer = of_boxes ? classes_of(path) : tokenizer_of(path),
                                  .encoder = fs::absolute(path),
-                                 .max_tokens = kTokens,
-                                 .has_own_null = reads_zeros(*model)};
+                                 .max_tokens = tokens_of(file),
+                                 .has_own_null = reads_zeros(*model),
+                                 .reads_boxes = of_boxes};
   }
   return pipeline;
 }
@@ -162,16 +202,17 @@ std::string compvis_recipe(const fs::path& path) {
   if (!fs::is_regular_file(path)) {
     return "";
   }
-  const std::optional<ModelConfig> model = find_unet(WeightsFile::open(path));
-  return model ? recipe_of(*model).dump(2) : "";
+  const WeightsFile file = WeightsFile::open(path);
+  const std::optional<ModelConfig> model = find_unet(file);
+  return model ? recipe_of(*model, file).dump(2) : "";
 }
 
 std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
   const WeightsFile file = WeightsFile::open(pipeline.folder);
   const ModelConfig model = find_unet(file).value();
-  json recipe = recipe_of(model);
+  json recipe = recipe_of(model, file);
   // As in the folders of diffusers.
-  const Published& its = published(model);
+  const Published& its = published(model, file);
   recipe["sample"] = {{"method", its.method}, {"clip_denoised", false}, {"spacing", "leading"},
                       {"steps_offset", 1},    {"steps", its.steps},     {"guidance", its.guidance}};
   if (&its != &kXl) {
@@ -184,7 +225,7 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
   if (has_autoencoder(file)) {
     recipe["autoencoder"]["path"] = pipeline.folder.string();
   }
-  if (has_autoencoder(file) && !model.takes_text()) {
+  if (has_autoencoder(file) && (!model.takes_text() || has_bert(file))) {
     // Whose autoencoders are of several sizes; as many pixels are drawn with all of them.
     const int64_t compression = latent_space(pipeline.folder).compression;
     recipe["model"]["compression"] = compression;

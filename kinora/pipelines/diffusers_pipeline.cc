@@ -48,10 +48,11 @@ struct PipelineClass {
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 27> kPipelines = {{
+constexpr std::array<PipelineClass, 28> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"LDMPipeline", "unet", "class_unet", 0, 50, 1.0},
     {"LatentDiffusionUncondPipeline", "unet", "class_unet", 0, 50, 1.0},  // LDMPipeline before
+    {"LDMTextToImagePipeline", "unet", "unet", 77, 50, 1.0},
     {"DDIMPipeline", "unet", "class_unet", 0, 50, 1.0},
     {"DDPMPipeline", "unet", "class_unet", 0, 1000, 1.0},
     {"PixArtAlphaPipeline", "transformer", "pixart", 120, 20, 4.5},
@@ -99,9 +100,9 @@ constexpr std::array<PipelineClass, 27> kPipelines = {{
 }};
 constexpr double kCogFps = 16.0;  // of 1.5
 
-/// Latent diffusion's that is told nothing.
-bool draws_latents_alone(const PipelineClass& its) {
-  return its.name == "LDMPipeline" || its.name == "LatentDiffusionUncondPipeline";
+/// Whose autoencoder and text encoder lie in folders of other names.
+bool is_latent_diffusion(const PipelineClass& its) {
+  return its.name.starts_with("LDM") || its.name == "LatentDiffusionUncondPipeline";
 }
 
 bool is_flux(const PipelineClass& its) {
@@ -191,7 +192,7 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
   Pipeline pipeline{.folder = path, .class_name = name};
   if (its->text_tokens > 0) {
     pipeline.text = PipelineText{.tokenizer = "tokenizer",
-                                 .encoder = "text_encoder",
+                                 .encoder = is_latent_diffusion(*its) ? "bert" : "text_encoder",
                                  .max_tokens = its->text_tokens,
                                  .cuts_negative = its->cuts_negative};
     if (its->clips > 0) {
@@ -278,9 +279,9 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   if (model.value("image_channels", 0) > 0) {
     recipe["image"]["encoder"] = pipeline.part("image_encoder").string();
   }
-  const fs::path vae = pipeline.folder / (draws_latents_alone(its) ? "vqvae" : "vae");
+  const fs::path vae = pipeline.folder / (is_latent_diffusion(its) ? "vqvae" : "vae");
   // A model of pixels has none, nor has what `kinora convert` wrote of one of latents.
-  if (pipeline.text || draws_latents_alone(its) || fs::exists(vae)) {
+  if (pipeline.text || is_latent_diffusion(its) || fs::exists(vae)) {
     recipe["autoencoder"]["path"] = vae.string();
   }
   if (fs::exists(vae)) {

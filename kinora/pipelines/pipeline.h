@@ -24,6 +24,9 @@ struct PipelineText {
   /// What Open-Sora appends to prompts where nobody says otherwise.
   std::optional<prompts::OpenSoraScores> scores = {};
   bool has_worded_scores = false;  ///< of those words stand for the numbers (1.3)
+  /// Captions are layouts (data::box_tokens), and `tokenizer` is a file of the classes of objects,
+  /// a name a line; empty: there is none.
+  bool reads_boxes = false;
 };
 
 /// A pipeline of diffusers (diffusers_pipeline.h), of Open-Sora (open_sora_pipeline.h), or in one

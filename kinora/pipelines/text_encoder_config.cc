@@ -15,6 +15,7 @@ namespace {
 using checkpoint::LateTensors;
 using models::Activation;
 using models::ClipTextConfig;
+using models::LdmBertConfig;
 using models::LlamaConfig;
 using models::T5Config;
 
@@ -33,7 +34,8 @@ constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"quick_gelu", Activation::kQuickGelu},
     {"silu", Activation::kSilu},
 };
-constexpr const char* kModelTypes[] = {"t5", "mt5", "umt5", "llama", "clip_text_model", "clip"};
+constexpr const char* kModelTypes[] = {"t5",  "mt5", "umt5", "llama", "ldmbert", "clip_text_model",
+                                       "clip"};
 constexpr std::string_view kGated = "gated-";
 
 double epsilon(const DiffusersConfig& config, const char* key, double otherwise) {
@@ -151,6 +153,23 @@ LlamaConfig llama_config(const DiffusersConfig& values) {
   return config;
 }
 
+LdmBertConfig bert_config(const DiffusersConfig& values) {
+  LdmBertConfig config;
+  const auto read = [&values](const char* key, int64_t& size, int64_t most) {
+    size = values.size(key, size, most);
+  };
+  read("vocab_size", config.vocab_size, kMostWords);
+  read("d_model", config.d_model, kMostChannels);
+  read("encoder_ffn_dim", config.encoder_ffn_dim, kMostChannels);
+  read("encoder_layers", config.encoder_layers, kMostLayers);
+  read("encoder_attention_heads", config.encoder_attention_heads, kMostChannels);
+  read("head_dim", config.head_dim, kMostChannels);
+  read("max_position_embeddings", config.max_position_embeddings, kMostChannels);
+  config.activation = activation_named(values, "activation_function",
+                                       values.get<std::string>("activation_function", "gelu"));
+  return config;
+}
+
 bool has_projection(const DiffusersConfig& values) {
   for (const auto& name : values.get<std::vector<std::string>>("architectures", {})) {
     if (name == "CLIPTextModelWithProjection") {
@@ -170,6 +189,9 @@ TextEncoderConfig parse(const DiffusersConfig& values) {
   if (type == "llama") {
     return llama_config(values);
   }
+  if (type == "ldmbert") {
+    return bert_config(values);
+  }
   if (type == "clip_text_model") {
     ClipTextConfig config = clip_config(values);
     config.projection_dim =
@@ -182,7 +204,7 @@ TextEncoderConfig parse(const DiffusersConfig& values) {
     return config;
   }
   throw_error(ErrorKind::kConfig, values.message(),
-              "model_type must be t5, mt5, umt5, llama, clip_text_model or clip, got ",
+              "model_type must be t5, mt5, umt5, llama, ldmbert, clip_text_model or clip, got ",
               io::in_quotes(type));
 }
 
@@ -305,12 +327,30 @@ LlamaConfig llama_config_of(const LateTensors& tensors, const std::string& where
   return config;
 }
 
+LdmBertConfig bert_config_of(const LateTensors& tensors, const std::string& where) {
+  const std::string first = "model.layers.0.";
+  LdmBertConfig config;
+  std::tie(config.vocab_size, config.d_model) = matrix(tensors, "model.embed_tokens.weight", where);
+  config.max_position_embeddings = matrix(tensors, "model.embed_positions.weight", where).first;
+  config.encoder_ffn_dim = matrix(tensors, first + "fc1.weight", where).first;
+  config.encoder_layers = count_blocks(tensors, "model.layers.", ".fc1.weight");
+  const int64_t inner = matrix(tensors, first + "self_attn.q_proj.weight", where).first;
+  KINORA_CHECK(inner % config.head_dim == 0, kIo, "[text encoder] ", where, ": ", first,
+               "self_attn.q_proj must be heads of ", config.head_dim, " channels, got ", inner,
+               ". Hint: a config.json beside it says how many heads there are");
+  config.encoder_attention_heads = inner / config.head_dim;
+  return config;
+}
+
 std::unique_ptr<models::TextEncoder> make_text_encoder(const TextEncoderConfig& config) {
   if (const auto* t5 = std::get_if<T5Config>(&config)) {
     return std::make_unique<models::T5Encoder>(*t5);
   }
   if (const auto* llama = std::get_if<LlamaConfig>(&config)) {
     return std::make_unique<models::LlamaEncoder>(*llama);
+  }
+  if (const auto* bert = std::get_if<LdmBertConfig>(&config)) {
+    return std::make_unique<models::LdmBertEncoder>(*bert);
   }
   return std::make_unique<models::ClipTextEncoder>(std::get<ClipTextConfig>(config));
 }

@@ -63,6 +63,27 @@ constexpr Kind kLlama = {"layers.0.mlp.gate_proj.weight", "", "vision_tower.", "
                            return TextEncoderConfig(llama_config_of(tensors, where));
                          }};
 
+TextEncoderConfig bert_config(const LateTensors& tensors, const std::string& where) {
+  return bert_config_of(tensors, where);
+}
+
+constexpr Kind kBert = {"layers.0.self_attn_layer_norm.weight", "model.", "decoder.", "",
+                        bert_config};
+
+/// CompVis' encoder, without what predicts tokens.
+LateTensors from_compvis_bert(LateTensors tensors, bool /*of_sdxl*/) {
+  int64_t blocks = 0;
+  while (tensors.contains("attn_layers.layers." + std::to_string(2 * blocks) + ".1.to_q.weight")) {
+    ++blocks;
+  }
+  LateTensors ours = checkpoint::take_renamed(tensors, models::from_x_transformer(blocks));
+  std::erase_if(tensors, [](const auto& named) { return named.first.starts_with("to_logits."); });
+  ours.merge(tensors);  // what is not known is refused by its name
+  return ours;
+}
+constexpr Kind kCompvisBert = {
+    "attn_layers.layers.0.1.to_q.weight", "", "", "", bert_config, from_compvis_bert};
+
 constexpr std::string_view kOpenClipImages = "visual.";
 /// What stands before the keys of SDXL's encoders in one file, with their numbers.
 constexpr std::string_view kSdxlEncoders = "conditioner.embedders.";
@@ -118,13 +139,13 @@ struct Place {
 std::vector<Place> places_in(const std::vector<std::string>& names, const std::string& wanted) {
   std::vector<Place> places;
   for (const std::string& name : names) {
-    for (const Kind* kind : {&kT5, &kClip, &kOpenClip, &kLlama}) {
+    for (const Kind* kind : {&kT5, &kClip, &kOpenClip, &kLlama, &kBert, &kCompvisBert}) {
       if (!name.starts_with(wanted) || !name.ends_with(kind->anchor)) {
         continue;
       }
       std::string prefix = name.substr(0, name.size() - kind->anchor.size());
       const bool is_whole_word = prefix.empty() || prefix.ends_with('.');
-      if (is_whole_word && !prefix.ends_with(kind->other)) {
+      if (is_whole_word && (kind->other.empty() || !prefix.ends_with(kind->other))) {
         places.push_back({kind, std::move(prefix)});
       }
     }
@@ -137,7 +158,8 @@ Place only_place(const WeightsFile& file, const std::string& wanted) {
   KINORA_CHECK(!places.empty(), kIo, "[text encoder] ", file.path(),
                " has no text encoder: no key ", wanted.empty() ? "" : "after " + wanted + " ",
                "ends with ", kT5.anchor, " (T5), ", kLlama.anchor, " (Llama), ", kClip.anchor,
-               " (CLIP) or ", kOpenClip.anchor, " (OpenCLIP)");
+               " (CLIP), ", kOpenClip.anchor, " (OpenCLIP), ", kBert.anchor, " or ",
+               kCompvisBert.anchor, " (latent diffusion's BERT)");
   std::vector<std::string> prefixes;
   for (const Place& place : places) {
     prefixes.push_back(io::in_quotes(place.prefix));
@@ -180,7 +202,7 @@ fs::path folder_of(const fs::path& path) {
   if (!fs::is_directory(path)) {
     return {};
   }
-  for (const fs::path& folder : {path, path / "text_encoder"}) {
+  for (const fs::path& folder : {path, path / "text_encoder", path / "bert"}) {
     if (fs::is_regular_file(folder / "config.json")) {
       return folder;
     }

@@ -42,7 +42,8 @@ struct TextEncoderOptions {
 
 /// A text encoder with its weights, frozen. `path` is one of
 ///   - a folder of transformers with config.json and model.safetensors, pytorch_model.bin or one of
-///     their indices (model.safetensors.index.json), or one that has it in text_encoder/;
+///     their indices (model.safetensors.index.json), or one that has it in text_encoder/ or, of
+///     latent diffusion, bert/;
 ///   - a folder of SDXL, which has a second CLIP in text_encoder_2/ and its tokenizer in
 ///     tokenizer_2/: both are one encoder (JointTextEncoder), or of the refiner that one alone, of
 ///     whose states those behind the block before the last are read, without the last norm;

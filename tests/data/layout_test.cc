@@ -44,6 +44,23 @@ TEST(LayoutTest, TextsParseBack) {
   EXPECT_EQ(to_text(layout).find('\n'), std::string::npos);
 }
 
+// Numbers are those of taming-transformers' ObjectsBoundingBoxConditionalBuilder.
+TEST(LayoutTest, BoxTokensAreThoseOfTheirAuthors) {
+  const Layout layout = {{.phrase = "Dog", .box = {0.1, 0.25, 0.5, 0.9}},
+                         {.phrase = "Tree", .box = {0.5, 0.0, 1.0, 0.5}}};
+  const BoxTokens rules{.classes = {"Tree", "Person", "Dog"}, .vocabulary = 200, .places = 11};
+  EXPECT_THAT(box_tokens(layout, rules), ElementsAre(2, 43, 174, 0, 6, 97, 199, 199, 199, 0, 195));
+  EXPECT_THAT(
+      box_tokens({{.phrase = "198", .box = {}}}, {.classes = {}, .vocabulary = 200, .places = 5}),
+      ElementsAre(198, 0, 195, 0, 195));
+  const auto refused = [&rules](const Layout& its) {
+    return error_of(ErrorKind::kConfig, [&] { return box_tokens(its, rules); });
+  };
+  EXPECT_THAT(refused({{.phrase = "199", .box = {}}}),
+              HasSubstr("one of 3 classes or a number from 0 to 198, got \"199\""));
+  EXPECT_THAT(refused(Layout(4, layout.front())), HasSubstr("reads 3 objects at most, got 4"));
+}
+
 TEST(LayoutTest, BoxesOutsideOfThePictureAreNamed) {
   for (const char* box : {"[-0.1,0.2,0.5,0.9]", "[0.1,0.2,1.5,0.9]", "[0.5,0.2,0.5,0.9]",
                           "[0.1,0.9,0.5,0.2]", "[10,20,50,90]"}) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{t5,t5_gated,umt5,t5_xxl_layer,clip_old_end,clip_projection,llama}.safetensors: what
-transformers' text encoders make of formula.py's weights, in float64; and the weights of the first as a
+"""Writes tests/models/data/{t5,t5_gated,umt5,t5_xxl_layer,clip_old_end,clip_projection,llama,ldm_bert}.safetensors: what
+transformers' text encoders (ldm_bert: diffusers' LDMBertModel) make of formula.py's weights, in float64; and the weights of the first as a
 folder of transformers, tests/pipelines/data/t5_bin. Wants torch and transformers 5. With names as arguments it
 writes only those.
 
@@ -97,6 +97,8 @@ def run(name, model, lengths, vocabulary, end, prefix="", padded_length=0, gradi
     if gradients:
         loss.backward()
         for key, parameter in model.named_parameters():
+            if parameter.grad is None:  # of what predicts tokens
+                continue
             key = prefix + key
             probe = formula.values(key, parameter.shape)
             tensors["grad." + key] = torch.stack(
@@ -161,6 +163,15 @@ def llama():
     run("llama", model, [5, 17, 1, 17, 40], 48, 2, padded_length=44)
 
 
+def ldm_bert():
+    """Heads that do not add up to the width."""
+    from diffusers.pipelines.latent_diffusion.pipeline_latent_diffusion import LDMBertConfig, LDMBertModel
+    model = LDMBertModel(LDMBertConfig(
+        vocab_size=48, d_model=24, encoder_ffn_dim=40, encoder_layers=3, encoder_attention_heads=5, head_dim=6,
+        max_position_embeddings=21))
+    run("ldm_bert", model, [5, 17, 1, 17, 21], 48, 2, padded_length=21)
+
+
 def t5_in_bin_files():
     """The weights of t5.safetensors as torch.save's shards with an index, with both names of the vocabulary."""
     metadata = tensor_file.load(DATA / "t5.safetensors")[1]
@@ -187,6 +198,7 @@ FIXTURES = {
     "clip_projection": lambda: clip("clip_projection", True, hidden_act="gelu", eos_token_id=47, projection_dim=10),
     "t5_xxl_layer": xxl,
     "llama": llama,
+    "ldm_bert": ldm_bert,
     "t5_bin": t5_in_bin_files,
 }
 

@@ -55,12 +55,15 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
   command.add_flag("!--no-cleaning", arguments.cleans_captions,
                    "Of pipelines: captions are only made lower case, where else addresses, tags "
                    "and odd punctuation are left out");
-  command.add_option("--text-encoder", arguments.text_encoder,
-                     "Of pipelines: a folder of T5 or CLIP with its tokenizer, or a file of it, "
-                     "instead of their own");
-  command.add_option("--tokenizer", arguments.tokenizer,
-                     "Of pipelines: the folder of the tokenizer; default: theirs, of one file "
-                     "tokenizer/ beside it");
+  command.add_option(
+      "--text-encoder", arguments.text_encoder,
+      "Of pipelines: a folder of T5, CLIP or BERT with its tokenizer, or a file of it, "
+      "instead of their own");
+  command.add_option(
+      "--tokenizer", arguments.tokenizer,
+      "Of pipelines: the folder of the tokenizer, of latent diffusion's layouts a file "
+      "of classes, one a line; default: theirs, of one file tokenizer/ or classes.txt "
+      "beside it");
   command.add_option("--embedding", arguments.embeddings,
                      "Of pipelines of Stable Diffusion: a token that was learned (textual "
                      "inversion), a file as diffusers has it; several by giving it again");

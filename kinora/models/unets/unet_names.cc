@@ -70,6 +70,9 @@ constexpr std::pair<std::string_view, std::string_view> kPlaceLayers[] = {
 
 /// CompVis' heads of places have as many channels, which no file says.
 constexpr int64_t kPlaceHead = 32;
+/// And those that read its own encoder of words or layouts, but for text2img-large.
+constexpr int64_t kWordsHead = 32;
+constexpr int64_t kLargeChannels = 4;
 
 /// Which modules a U-Net has, as far as names of CompVis depend on it.
 struct Modules {
@@ -462,6 +465,7 @@ std::optional<ModelConfig> find_compvis_unet(
     config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
     own.linear_projection = its.at(middle + "proj_in.weight").size() == 2;
   }
+  const bool has_small_heads = shapes.contains(kCompvisWords) && in != kLargeChannels;
   const bool of_classes = take_classes(shapes, its, where, config);
   if (of_classes || is_of_places) {
     config.architecture = "class_unet";
@@ -477,6 +481,7 @@ std::optional<ModelConfig> find_compvis_unet(
   }
   for (const int64_t channels : own.channels) {
     own.heads.push_back(is_of_places            ? std::max<int64_t>(channels / kPlaceHead, 1)
+                        : has_small_heads       ? std::max<int64_t>(channels / kWordsHead, 1)
                         : own.linear_projection ? std::max<int64_t>(channels / kHeadChannels, 1)
                         : of_classes            ? kClassHeads
                                                 : kHeads);

@@ -32,6 +32,10 @@ inline constexpr const char* kClassToken = "class_token.weight";
 /// 1 and 2 and SDXL.
 inline constexpr const char* kCompvisUnet = "model.diffusion_model.";
 
+/// The vocabulary of the text encoder beside it in latent diffusion's files of captions and layouts
+/// (LdmBertEncoder): [words, D].
+inline constexpr const char* kCompvisWords = "cond_stage_model.transformer.token_emb.weight";
+
 /// The names there, such as model.diffusion_model.input_blocks.1.0.in_layers.0.weight. A class'
 /// token is beside them, cond_stage_model.embedding.weight.
 [[nodiscard]] nn::Naming compvis_unet_naming(const ModelConfig& config);
@@ -44,9 +48,10 @@ inline constexpr const char* kCompvisUnet = "model.diffusion_model.";
 
 /// The model of such a file as names and shapes tell it; nothing where it has no such U-Net. What
 /// they do not tell is as published: attention without linears around it (Stable Diffusion 1) has 8
-/// heads, with them (2) heads of 64 channels, to places alone heads of 32; all norms have 32
-/// groups. Of the size that it draws nothing is said. kIo for tensors that are missing or of
-/// another rank, kConfig for U-Nets that Kinora lacks. where: the file, for errors.
+/// heads, with them (2) heads of 64 channels, to places alone heads of 32, and so beside
+/// kCompvisWords, but of 4 channels in (text2img-large) 8 heads; all norms have 32 groups. Of the
+/// size that it draws nothing is said. kIo for tensors that are missing or of another rank, kConfig
+/// for U-Nets that Kinora lacks. where: the file, for errors.
 [[nodiscard]] std::optional<ModelConfig> find_compvis_unet(
     const std::map<std::string, std::vector<int64_t>>& shapes, const std::string& where);
 

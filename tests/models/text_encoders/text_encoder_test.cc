@@ -219,7 +219,7 @@ TEST_P(TextEncoderTest, WrongTokensAreNamed) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, TextEncoderTest,
                          testing::Values("t5", "t5_gated", "umt5", "clip_old_end",
-                                         "clip_projection", "llama"),
+                                         "clip_projection", "llama", "ldm_bert"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(TextStatesTest, PaddingIsZeros) {

@@ -9,6 +9,7 @@
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
+#include "kinora/models/text_encoders/ldm_bert_encoder.h"
 #include "kinora/models/text_encoders/llama_encoder.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
 #include "tests/models/formula_values.h"
@@ -90,6 +91,17 @@ class TextFixture {
             .rope_theta = json["rope_parameters"]["rope_theta"]};
   }
 
+  [[nodiscard]] LdmBertConfig bert() const {
+    const auto json = nlohmann::json::parse(config_text());
+    return {.vocab_size = json["vocab_size"],
+            .d_model = json["d_model"],
+            .encoder_ffn_dim = json["encoder_ffn_dim"],
+            .encoder_layers = json["encoder_layers"],
+            .encoder_attention_heads = json["encoder_attention_heads"],
+            .head_dim = json["head_dim"],
+            .max_position_embeddings = json["max_position_embeddings"]};
+  }
+
   /// Without weights.
   [[nodiscard]] std::unique_ptr<TextEncoder> encoder() const {
     const auto type = nlohmann::json::parse(config_text())["model_type"];
@@ -98,6 +110,9 @@ class TextFixture {
     }
     if (type == "llama") {
       return std::make_unique<LlamaEncoder>(llama());
+    }
+    if (type == "ldmbert") {
+      return std::make_unique<LdmBertEncoder>(bert());
     }
     return std::make_unique<T5Encoder>(t5());
   }
