@@ -25,6 +25,8 @@ using nlohmann::json;
 // Of raw latents, as the models were trained: the configs of the published pipelines.
 constexpr double kStableDiffusionScale = 0.18215;
 constexpr double kSdxlScale = 0.13025;
+/// Of latent diffusion's files of which it was measured (scale_by_std).
+constexpr const char* kMeasuredScale = "scale_factor";
 constexpr double kFluxScale = 0.3611;
 constexpr double kFluxShift = 0.1159;
 constexpr int64_t kFluxChannels = 16;
@@ -375,7 +377,12 @@ AutoencoderConfig kl_config_of(const AutoencoderWeights& weights, bool of_sdxl) 
   AutoencoderKlConfig config = halves_in(weights);
   config.use_quant_conv = weights.contains("quant_conv.weight");
   config.use_post_quant_conv = weights.contains("post_quant_conv.weight");
-  set_scaling(config, of_sdxl);
+  const checkpoint::WeightsFile& file = weights.files.front();
+  if (file.contains(kMeasuredScale)) {
+    config.scale = {file.read(kMeasuredScale).to(at::kDouble).item<double>()};
+  } else {
+    set_scaling(config, of_sdxl);
+  }
   return {.model = config, .force_upcast = true};
 }
 

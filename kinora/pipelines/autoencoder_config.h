@@ -65,9 +65,9 @@ struct FoundAutoencoder {
 /// shapes but for sizes of one.
 void check_names(const AutoencoderWeights& weights, nn::Module& model);
 
-/// From the shapes of an AutoencoderKL's weights. Their scaling is not in them: that of Stable
-/// Diffusion 1 and 2 for 4 channels (of SDXL if `of_sdxl`), that of Flux for 16. kConfig for
-/// others.
+/// From the shapes of an AutoencoderKL's weights. Their scaling lies beside them in the file
+/// (scale_factor), else it is that of Stable Diffusion 1 and 2 for 4 channels (of SDXL if
+/// `of_sdxl`), that of Flux for 16. kConfig for others.
 [[nodiscard]] AutoencoderConfig kl_config_of(const AutoencoderWeights& weights, bool of_sdxl);
 
 /// From the shapes of a VQModel's weights, which nobody scales. kIo, with both numbers, where the

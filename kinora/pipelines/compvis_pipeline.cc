@@ -47,8 +47,14 @@ constexpr Published kXl = {"SDXL", "eps", 128, "euler", 5.0};
 constexpr Published kOfClasses = {
     "latent diffusion of classes", "eps", 64, "ddim", 3.0, 20, 4, 0.0015, 0.0195};
 
+/// cin256, its first form.
+constexpr Published kOfFirstClasses = {
+    "latent diffusion of classes", "eps", 32, "ddim", 1.0, 200, 8, 0.0015, 0.0195};
+
 /// celeba256, ffhq256 and lsun_beds256, which are told nothing, as diffusers draws them.
 constexpr Published kOfPlaces = {"latent diffusion", "eps", 64, "ddim", 1.0, 50, 4, 0.0015, 0.0195};
+/// lsun_churches256, which is told nothing either.
+constexpr Published kOfBlocks = {"latent diffusion", "eps", 32, "ddim", 1.0, 50, 8, 0.0015, 0.0155};
 
 /// text2img-large, as its script draws, and text2img256.
 constexpr Published kOfCaptions = {"latent diffusion of captions", "eps", 32, "ddim", 5.0};
@@ -81,10 +87,10 @@ const Published& published(const ModelConfig& model, const WeightsFile& file) {
     return model.in_channels == 3 ? kOfFewCaptions : kOfCaptions;
   }
   if (model.unet.attends == models::UnetAttends::kPlaces) {
-    return kOfPlaces;
+    return model.unet.resizes_in_blocks ? kOfBlocks : kOfPlaces;
   }
   if (!model.takes_text()) {
-    return kOfClasses;
+    return models::is_without_null_class(model) ? kOfFirstClasses : kOfClasses;
   }
   if (model.pooled_channels > 0) {
     return kXl;
@@ -128,6 +134,8 @@ json recipe_of(const ModelConfig& model, const WeightsFile& file) {
               {"depths", own.depths},
               {"middle_depth", own.middle_depth},
               {"heads", own.heads},
+              {"scales_by_time", own.scales_by_time},
+              {"resizes_in_blocks", own.resizes_in_blocks},
               {"linear_projection", own.linear_projection},
               {"size_channels", own.size_channels},
               {"reads_score", own.reads_score}}}}},
@@ -148,6 +156,10 @@ bool has_autoencoder(const WeightsFile& file) {
 
 /// What Kinora chose for it.
 std::string note_of(const Published& its) {
+  if (&its == &kOfFirstClasses) {
+    return "this form of cin256 was trained without a null class: class 999 stands for it, is not "
+           "drawn, and guidance would lead away from it";
+  }
   if (&its != &kSecond) {
     return "";
   }
@@ -237,7 +249,8 @@ std::string compvis_pipeline_recipe(const Pipeline& pipeline) {
 }
 
 void take_compvis_unet(WeightsFile& file, bool averaged) {
-  const auto naming = models::find_compvis_unet_naming(file.names(), averaged);
+  const auto naming = models::find_compvis_unet_naming(
+      file.names(), [&file](const std::string& name) { return file.shape(name); }, averaged);
   if (!naming) {
     return;
   }

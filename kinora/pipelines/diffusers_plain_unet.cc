@@ -14,11 +14,31 @@ using nlohmann::json;
 
 constexpr const char* kPlainDown = "DownBlock2D";
 constexpr const char* kPlainUp = "UpBlock2D";
+/// Of those that change sizes in residual blocks.
+constexpr const char* kBlocksDown = "ResnetDownsampleBlock2D";
+constexpr const char* kBlocksUp = "ResnetUpsampleBlock2D";
 constexpr const char* kPlaceDown = "AttnDownBlock2D";
 constexpr const char* kPlaceUp = "AttnUpBlock2D";
 constexpr const char* kPlainMiddle = "UNetMidBlock2D";
 constexpr const char* kHeadWidth = "attention_head_dim";
 constexpr const char* kPlainClasses = "num_class_embeds";
+/// How residual blocks read the time, and what changes sizes: ours, and where not.
+constexpr const char* kTimeKey = "resnet_time_scale_shift";
+constexpr const char* kScales = "scale_shift";
+constexpr const char* kAdds = "default";
+constexpr const char* kResizeKeys[] = {"downsample_type", "upsample_type"};
+constexpr const char* kMiddleGroups = "attn_norm_num_groups";
+constexpr const char* kInBlocks = "resnet";
+constexpr const char* kByConvolutions = "conv";
+
+/// Whether a key has the first of two values, else the second.
+bool is_first_of(const DiffusersConfig& config, const char* key, const char* first,
+                 const char* second) {
+  const auto value = config.get<std::string>(key, second);
+  KINORA_CHECK(value == first || value == second, kConfig, config.message(), key, " must be ",
+               first, " or ", second, ", got ", config.written(key));
+  return value == first;
+}
 
 /// Keys that change what is computed, and their one value here.
 void check_plain_rest(const DiffusersConfig& config, int64_t first_channels) {
@@ -30,14 +50,16 @@ void check_plain_rest(const DiffusersConfig& config, int64_t first_channels) {
   config.require<double>("mid_block_scale_factor", 1.0, 1.0);
   config.require<double>("dropout", 0.0, 0.0);
   config.require<std::string>("act_fn", "silu", "silu");
-  config.require<std::string>("downsample_type", "conv", "conv");
-  config.require<std::string>("upsample_type", "conv", "conv");
-  config.require<std::string>("resnet_time_scale_shift", "default", "default");
   config.require<std::string>("time_embedding_type", "positional", "positional");
   config.require<std::string>("mid_block_type", kPlainMiddle, kPlainMiddle);
   config.require<int64_t>("time_embedding_dim", 4 * first_channels, 4 * first_channels);
   const auto groups = config.get<int64_t>("norm_num_groups", 32);
-  config.require<int64_t>("attn_norm_num_groups", groups, groups);
+  config.require<int64_t>(kMiddleGroups, groups, groups);
+  const bool may_lack_norm =
+      is_first_of(config, kTimeKey, kScales, kAdds) && config.get<bool>("add_attention", true);
+  KINORA_CHECK(!may_lack_norm || config.has(kMiddleGroups), kConfig, config.message(),
+               kMiddleGroups, " must be ", groups, " with ", kTimeKey, " ", kScales,
+               ", without which the middle attends without a norm, got null");
 }
 
 /// Heads of each level, of which those that do not attend have one.
@@ -85,9 +107,15 @@ std::string plain_unet_keys(const DiffusersConfig& config) {
   const size_t levels = channels.size();
   KINORA_CHECK(levels > 0, kConfig, config.message(), "block_out_channels must not be empty");
   check_plain_rest(config, channels.front());
-  const auto down = attending_levels(config, "down_block_types", kPlaceDown, kPlainDown,
+  const bool resizes = is_first_of(config, kResizeKeys[0], kInBlocks, kByConvolutions);
+  KINORA_CHECK(is_first_of(config, kResizeKeys[1], kInBlocks, kByConvolutions) == resizes, kConfig,
+               config.message(), kResizeKeys[0], " and ", kResizeKeys[1], " must be the same, got ",
+               config.written(kResizeKeys[0]), " and ", config.written(kResizeKeys[1]));
+  const char* const plain_down = resizes ? kBlocksDown : kPlainDown;
+  const char* const plain_up = resizes ? kBlocksUp : kPlainUp;
+  const auto down = attending_levels(config, "down_block_types", kPlaceDown, plain_down,
                                      {kPlainDown, kPlaceDown, kPlaceDown, kPlaceDown}, levels);
-  auto up = attending_levels(config, "up_block_types", kPlaceUp, kPlainUp,
+  auto up = attending_levels(config, "up_block_types", kPlaceUp, plain_up,
                              {kPlaceUp, kPlaceUp, kPlaceUp, kPlainUp}, levels);
   std::reverse(up.begin(), up.end());
   KINORA_CHECK(down == up, kConfig, config.message(),
@@ -130,7 +158,9 @@ std::string plain_unet_keys(const DiffusersConfig& config) {
                  {"norm_epsilon", config.get<double>("norm_eps", 1e-5)},
                  {"sines_first", !config.get<bool>("flip_sin_to_cos", true)},
                  {"time_shift", config.get<int64_t>("freq_shift", 0)},
-                 {"pads_behind", padding == 0}}}})
+                 {"pads_behind", padding == 0},
+                 {"scales_by_time", is_first_of(config, kTimeKey, kScales, kAdds)},
+                 {"resizes_in_blocks", resizes}}}})
       .dump();
 }
 
@@ -139,8 +169,8 @@ std::string describe_plain_unet(const models::ModelConfig& model) {
   std::vector<std::string> down;
   std::vector<std::string> up;
   for (const int64_t depth : own.depths) {
-    down.emplace_back(depth > 0 ? kPlaceDown : kPlainDown);
-    up.emplace_back(depth > 0 ? kPlaceUp : kPlainUp);
+    down.emplace_back(depth > 0 ? kPlaceDown : own.resizes_in_blocks ? kBlocksDown : kPlainDown);
+    up.emplace_back(depth > 0 ? kPlaceUp : own.resizes_in_blocks ? kBlocksUp : kPlainUp);
   }
   std::ranges::reverse(up);
   json config = {{"act_fn", "silu"},
@@ -158,10 +188,15 @@ std::string describe_plain_unet(const models::ModelConfig& model) {
                  {"norm_eps", own.norm_epsilon},
                  {"norm_num_groups", own.norm_groups},
                  {"out_channels", model.out_channels()},
-                 {"resnet_time_scale_shift", "default"},
+                 {kTimeKey, own.scales_by_time ? kScales : kAdds},
+                 {kResizeKeys[0], own.resizes_in_blocks ? kInBlocks : kByConvolutions},
+                 {kResizeKeys[1], own.resizes_in_blocks ? kInBlocks : kByConvolutions},
                  {"sample_size", model.height},
                  {"time_embedding_type", "positional"},
                  {"up_block_types", up}};
+  if (own.scales_by_time) {
+    config[kMiddleGroups] = own.norm_groups;
+  }
   if (model.height != model.width) {
     config["sample_size"] = {model.height, model.width};
   }

@@ -135,6 +135,25 @@ TEST_F(LatentDiffusionTest, ARecipeIsThatOfTheNotebookAndOfItsAutoencoder) {
   EXPECT_EQ(other.model.height, 32);
 }
 
+// Its first form has heads of 32 channels and 1,000 vectors, none of them of the null class.
+TEST_F(LatentDiffusionTest, WithoutANullClassTheLastOneStandsForIt) {
+  models::NamedTensors tensors;
+  const WeightsFile before = WeightsFile::open(file());
+  for (const std::string& name : before.names()) {
+    tensors[name] = before.read(name);
+  }
+  at::Tensor& classes = tensors.at("cond_stage_model.embedding.weight");
+  classes = models::formula_weight("classes", {1000, classes.size(1)});
+  models::write_tensors(folder() / "first.safetensors", tensors);
+  const ModelRecipe recipe =
+      read_recipe(folder() / "first.safetensors", {.device = DeviceChoice::kCpu, .says = false});
+  EXPECT_EQ(recipe.model.num_classes, 999);
+  EXPECT_EQ(recipe.model.unet.heads, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(recipe.sample.sampling.guidance, 1.0);
+  EXPECT_THAT(pipelines::find_pipeline(folder() / "first.safetensors")->note,
+              HasSubstr("class 999 stands for it"));
+}
+
 TEST_F(LatentDiffusionTest, TheAutoencoderOfOtherLatentsIsNamedWithBothNumbers) {
   write(autoencoder({32, 32, 64}, 4));
   const ModelRecipe recipe = read_recipe(file(), options());

@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "kinora/inference/convert_weights.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/models/autoencoders/autoencoder_names.h"
 #include "kinora/models/autoencoders/autoencoder_vq.h"
 #include "kinora/models/model.h"
 #include "kinora/models/unets/unet_names.h"
@@ -193,6 +195,47 @@ TEST_F(UnconditionalTest, AFileOfCompvisComputesAsItsAuthorsCode) {
   const at::Tensor output =
       trained.model->forward(expected.read("x_t"), expected.read("t"), diffusion::Conditions());
   EXPECT_LT(relative(output, expected.read("output")), 1e-5);
+}
+
+// Of lsun_churches256, whose residual blocks change sizes and are scaled by the time.
+TEST_F(UnconditionalTest, AFileOfChurchesComputesAsItsAuthorsCode) {
+  const WeightsFile expected = fixture("churches");
+  models::NamedTensors tensors = tensors_of(json::parse(expected.metadata("shapes")));
+  const size_t of_unet = tensors.size();
+  const WeightsFile words =
+      WeightsFile::open(source_path("tests/inference/data/latent_diffusion/words.safetensors"));
+  for (const auto& [key, value] : tensors_of(json::parse(words.metadata("vqvae.shapes")))) {
+    tensors["first_stage_model." + models::compvis_kl_key(key, 4)] =
+        models::is_kl_attention_weight(key) ? value.unsqueeze(-1).unsqueeze(-1) : value;
+  }
+  tensors["scale_factor"] = at::scalar_tensor(0.25);
+  const fs::path file = folder() / "churches.safetensors";
+  models::write_tensors(file, tensors);
+  TrainedModel trained = load_trained(file, kOnCpu);
+  EXPECT_EQ(trained.recipe.model.unet.heads, (std::vector<int64_t>{8, 8, 8}));
+  EXPECT_EQ(trained.recipe.model.height, 32);
+  EXPECT_EQ(trained.recipe.objective.beta_end, 0.0155);
+  EXPECT_EQ(pipelines::latent_space(file).scale, std::vector<double>{0.25});
+  const at::NoGradGuard no_grad;
+  const at::Tensor output =
+      trained.model->forward(expected.read("x_t"), expected.read("t"), diffusion::Conditions());
+  EXPECT_LT(relative(output, expected.read("output")), 1e-5);
+
+  (void)convert_weights({.from = file, .to = folder() / "ours.safetensors"});
+  (void)convert_weights({.from = folder() / "ours.safetensors",
+                         .to = folder() / "again.safetensors",
+                         .layout = ConvertOptions::Layout::kCompvis});
+  const WeightsFile again = WeightsFile::open(folder() / "again.safetensors");
+  EXPECT_EQ(again.names().size(), of_unet);
+  for (const std::string& name : again.names()) {
+    EXPECT_TRUE(at::equal(again.read(name), tensors.at(name))) << name;
+  }
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         (void)convert_weights({.from = file, .to = folder() / "parts"});
+                         return 0;
+                       }),
+              HasSubstr("heads of all levels (model.unet.heads) must have as many channels"));
 }
 
 // A folder that diffusers opens, and a file again, bit for bit.

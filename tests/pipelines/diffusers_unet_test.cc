@@ -197,7 +197,8 @@ TEST(DiffusersPlainUnetTest, ConfigurationsOfDiffusersAreReadAndWritten) {
   published = models::resolved(published);
   published.unet.heads.front() = 1;  // of a level that does not attend
   EXPECT_EQ(faces.unet, published.unet);
-  for (const char* name : {"unet_places", "unet_pixels", "unet_places_class"}) {
+  for (const char* name :
+       {"unet_places", "unet_pixels", "unet_places_class", "unet_places_scaled"}) {
     const models::ModelConfig model = plain_model_of(plain_config(name));
     const models::ModelConfig again = plain_model_of(json::parse(describe_plain_unet(model)));
     EXPECT_EQ(again.unet, model.unet) << name;
@@ -209,6 +210,14 @@ TEST(DiffusersPlainUnetTest, ConfigurationsOfDiffusersAreReadAndWritten) {
   uneven.unet.heads = {1, 1, 21, 28};
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return describe_plain_unet(uneven); }),
               HasSubstr("must have as many channels, 32, for diffusers, got 448"));
+}
+
+// diffusers leaves the norm out that the middle attends behind.
+TEST(DiffusersPlainUnetTest, AMiddleWithoutANormIsRefused) {
+  json config = plain_config("unet_places_scaled");
+  config["attn_norm_num_groups"] = nullptr;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return plain_model_of(config).name; }),
+              HasSubstr("attn_norm_num_groups must be 8 with resnet_time_scale_shift scale_shift"));
 }
 
 TEST(DiffusersPlainUnetTest, WhatKinoraLacksIsRefusedByName) {
@@ -225,7 +234,7 @@ TEST(DiffusersPlainUnetTest, WhatKinoraLacksIsRefusedByName) {
       {"mid_block_type", nullptr},
       {"num_class_embeds", 1},
       {"out_channels", 4},
-      {"resnet_time_scale_shift", "scale_shift"},
+      {"resnet_time_scale_shift", "spatial"},
       {"time_embedding_dim", 128},
       {"time_embedding_type", "fourier"},
       {"upsample_type", "resnet"},

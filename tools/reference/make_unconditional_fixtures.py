@@ -9,6 +9,7 @@ them; all files lie in tests/inference/data/unconditional.
 
   compvis.safetensors   "x_t" [2, 3, 8, 16], "t" [2] and "output": what CompVis' UNetModel makes of weight(key) for each
                         of its keys, which begin with model.diffusion_model.; metadata "shapes" {key: shape}, "params"
+  churches.safetensors  the same in lsun_churches256's form, [2, 4, 8, 16]
   latents.safetensors   "pictures" F16 [2, 3, 32, 32] in [0, 1]: what diffusers' LDMPipeline draws in 4 steps, and
                         "latents" [2, 3, 8, 8] before they are decoded
   pixels.safetensors    "pictures" [2, 3, 16, 16] of DDPMPipeline, "ddim" those of DDIMPipeline, in 4 steps
@@ -48,19 +49,30 @@ def original(folder):
     return UNetModel
 
 
+def write_churches(unet_class):
+    params = {"image_size": 16, "in_channels": 4, "out_channels": 4, "model_channels": 32,
+              "attention_resolutions": [1, 2], "num_res_blocks": 2, "channel_mult": [1, 1, 2], "num_heads": 8,
+              "use_scale_shift_norm": True, "resblock_updown": True}
+    write_unet("churches", unet_class, params)
+
+
 def write_compvis(unet_class):
     # celeba256's form, smaller.
     params = {"image_size": 16, "in_channels": 3, "out_channels": 3, "model_channels": 32,
               "attention_resolutions": [4, 2], "num_res_blocks": 1, "channel_mult": [1, 2, 3],
               "num_head_channels": 32}
+    write_unet("compvis", unet_class, params)
+
+
+def write_unet(name, unet_class, params):
     model = unet_class(**params).eval()
     shapes = {PREFIX + key: list(value.shape) for key, value in model.state_dict().items()}
     model.load_state_dict({key[len(PREFIX):]: formula.weight(key, shape).float() for key, shape in shapes.items()})
-    x_t = (formula.values("x_t", [2, 3, 8, 16]) * 2).float()
+    x_t = (formula.values("x_t", [2, params["in_channels"], 8, 16]) * 2).float()
     t = torch.tensor([3.0, 807.0])
     with torch.no_grad():
         output = model(x_t, t)
-    save("compvis", {"x_t": x_t, "t": t, "output": output},
+    save(name, {"x_t": x_t, "t": t, "output": output},
          {"shapes": json.dumps(shapes, separators=(",", ":")), "params": json.dumps(params)})
 
 
@@ -155,6 +167,8 @@ def write_pixels():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     DATA.mkdir(exist_ok=True)
-    write_compvis(original(sys.argv[1]))
+    unet = original(sys.argv[1])
+    write_compvis(unet)
+    write_churches(unet)
     write_latents()
     write_pixels()

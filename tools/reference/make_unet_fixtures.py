@@ -81,6 +81,12 @@ MODELS = {
     "unet_places_class": (places([True, True], attention_head_dim=4, num_class_embeds=6, add_attention=False,
                                  out_channels=6, layers_per_block=1), (14, 6), False),
 }
+# lsun_churches256's residual blocks, which change sizes and are scaled by the time.
+MODELS["unet_places_scaled"] = (places([True, True, False], attention_head_dim=8, layers_per_block=1,
+                                       resnet_time_scale_shift="scale_shift", downsample_type="resnet",
+                                       upsample_type="resnet", attn_norm_num_groups=8) | {
+    "down_block_types": ["AttnDownBlock2D", "AttnDownBlock2D", "ResnetDownsampleBlock2D"],
+    "up_block_types": ["ResnetUpsampleBlock2D", "AttnUpBlock2D", "AttnUpBlock2D"]}, (8, 12), False)
 POOLED = 7
 CLASSES = 5  # and the null class
 

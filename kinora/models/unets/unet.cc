@@ -95,7 +95,8 @@ LevelMacs macs_at(const ModelConfig& config, int64_t level) {
   const UnetConfig& own = config.unet;
   return {as_real(halved(config.height, level) * halved(config.width, level)),
           own.classes == UnetClasses::kNone ? as_real(config.text_tokens) : 1.0,
-          as_real(config.text_channels), as_real(own.time_width()), own.attends};
+          as_real(config.text_channels), as_real((own.scales_by_time ? 2 : 1) * own.time_width()),
+          own.attends};
 }
 
 void check_lists(const UnetConfig& own) {
@@ -147,6 +148,9 @@ void check_classes(const ModelConfig& config) {
     check_places(config);
     return;
   }
+  KINORA_CHECK(!own.scales_by_time && !own.resizes_in_blocks, kConfig,
+               "[unet] model.unet.scales_by_time and resizes_in_blocks must be false but with "
+               "model.unet.attends=places, got true");
   KINORA_CHECK(reads_labels == (own.classes != UnetClasses::kNone), kConfig,
                "[unet] model.unet.classes must be ", reads_labels ? "token or time" : "none",
                " for ", name_of(config), ", got ", to_string(own.classes),
@@ -255,10 +259,17 @@ void Unet::place_layers() {
       transformers_.push_back(unit.transformer());
     }
   };
-  const auto take_level = [&take](UnetLevel& level) {
+  const auto take_level = [this, &take](UnetLevel& level) {
     for (size_t unit = 0; unit < level.num_units(); ++unit) {
       take(level.unit(unit));
     }
+    if (UnetResnet* block = level.resize_block()) {
+      resnets_.push_back(block);
+      layers_.back().resnets.push_back(block);
+    }
+  };
+  const auto doubles_by_conv = [](UnetLevel& level) {
+    return level.changes_size() && level.resize_block() == nullptr;
   };
   std::ranges::for_each(down_blocks, [&](const auto& level) { take_level(*level); });
   take(mid_block->first);
@@ -266,7 +277,7 @@ void Unet::place_layers() {
   layers_.back().resnets.push_back(&mid_block->second);
   std::ranges::for_each(up_blocks, [&](const auto& level) {
     take_level(*level);
-    layers_.back().doubles = level->changes_size() ? level.get() : nullptr;
+    layers_.back().doubles = doubles_by_conv(*level) ? level.get() : nullptr;
   });
   int64_t channel = 0;
   for (UnetResnet* resnet : resnets_) {
@@ -283,7 +294,7 @@ void Unet::place_layers() {
   }
   for (const auto& level : up_blocks) {
     level->prepared_doubling = first;
-    first += level->changes_size() ? 1 : 0;
+    first += doubles_by_conv(*level) ? 1 : 0;
   }
 }
 
@@ -497,8 +508,11 @@ double Unet::macs(const ModelConfig& config) {
                  at_level(level).conv(given, given, 1);
     if (level + 1 < own.levels()) {
       const int64_t below = own.channels[level + 1];
-      down += at_level(level + 1).conv(channels, channels);  // halving
-      up += at_level(level).conv(below, below);              // doubling
+      const auto resize = [&own](const LevelMacs& at, int64_t width) {
+        return own.resizes_in_blocks ? at.resnet(width, width) : at.conv(width, width);
+      };
+      down += resize(at_level(level + 1), channels);
+      up += resize(at_level(level), below);
     }
   }
   const LevelMacs finest = at_level(0);

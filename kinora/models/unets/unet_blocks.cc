@@ -68,7 +68,7 @@ std::vector<at::Tensor> go_down(const std::vector<std::unique_ptr<UnetLevel>>& l
                       [&level = *level, unit, resamples](const at::Tensor&x, const UnetReads&here) {
                         std::vector<at::Tensor> results = {level.forward(unit, x, here)};
                         if (resamples) {
-                          results.push_back(level.halved(results.front()));
+                          results.push_back(level.halved(results.front(), here));
                         }
                         return results;
                       })) {

@@ -108,6 +108,13 @@ void describe(Fields& fields, UnetConfig& config) {
   fields.add("pads_behind", config.pads_behind,
              "unet: where sizes halve, zeros lie behind the last row and column alone "
              "(downsample_padding 0 of diffusers).");
+  fields.add(
+      "scales_by_time", config.scales_by_time,
+      "unet: with attends = places, residual blocks scale and shift their second norm by the "
+      "time (resnet_time_scale_shift: scale_shift of diffusers), else add it before.");
+  fields.add("resizes_in_blocks", config.resizes_in_blocks,
+             "unet: with attends = places, residual blocks halve and double sizes, by means and by "
+             "repeating (downsample_type: resnet of diffusers), else convolutions.");
   fields.add("linear_projection", config.linear_projection,
              "unet: files of diffusers have linears around attention (SD 2, SDXL), else "
              "convolutions of one place.");

@@ -75,6 +75,11 @@ struct UnetConfig {
   /// Where a level halves its size zeros lie behind the last row and column alone, else also before
   /// the first.
   bool pads_behind = false;
+  /// With kPlaces: residual blocks scale and shift their second norm by the time, where others add
+  /// it to their channels before (Dhariwal and Nichol 2021).
+  bool scales_by_time = false;
+  /// With kPlaces: residual blocks halve and double sizes, not convolutions.
+  bool resizes_in_blocks = false;
   bool linear_projection =
       false;  ///< diffusers' files have linears around attention, not convolutions
   /// With ModelConfig::pooled_channels: sinusoids of each number that says how large a picture was

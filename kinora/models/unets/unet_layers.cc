@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cos.h>
 #include <ATen/ops/embedding.h>
@@ -59,14 +60,26 @@ std::optional<ops::LinearWeights> merged(const std::vector<const nn::Linear*>& l
   return weights.size() == 1 ? std::optional(weights.front()) : std::nullopt;
 }
 
+/// x in so many rows and columns; []: as it is.
+at::Tensor resized(const at::Tensor& x, at::IntArrayRef size) {
+  if (size.empty()) {
+    return x;
+  }
+  return size[0] > x.size(2) ? at::upsample_nearest2d(x, size)
+                             : at::avg_pool2d(x, {2, 2}, {}, {0, 0}, /*ceil_mode=*/true,
+                                              /*count_include_pad=*/false);
+}
+
 }  // namespace
 
 UnetResnet::UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConfig& config)
     : norm1(config.norm_groups, in_channels, config.norm_epsilon),
       conv1(unet_conv(in_channels, out_channels)),
-      time_emb_proj(config.time_width(), out_channels, uniform(config.time_width())),
+      time_emb_proj(config.time_width(), (config.scales_by_time ? 2 : 1) * out_channels,
+                    uniform(config.time_width())),
       norm2(config.norm_groups, out_channels, config.norm_epsilon),
-      conv2(unet_conv(out_channels, out_channels)) {
+      conv2(unet_conv(out_channels, out_channels)),
+      scales_by_time_(config.scales_by_time) {
   add_child("norm1", norm1);
   add_child("conv1", conv1);
   add_child("time_emb_proj", time_emb_proj);
@@ -90,9 +103,11 @@ at::Tensor UnetResnet::projected_time(const UnetReads& reads, int64_t batch) con
       .view({batch, channels});
 }
 
-at::Tensor UnetResnet::forward(const at::Tensor& x, const UnetReads& reads) const {
+at::Tensor UnetResnet::forward(const at::Tensor& x, const UnetReads& reads,
+                               at::IntArrayRef size) const {
   const at::Tensor time = projected_time(reads, x.size(0));
-  if (kernels() != nullptr) {  // biases are added where the results are read
+  if (kernels() != nullptr && !scales_by_time_ &&
+      size.empty()) {  // biases are added where the results are read
     const at::Tensor h = conv1.forward_without_bias(norm1.forward_silu(x));
     const at::Tensor y =
         conv2.forward_without_bias(norm2.forward_silu(h, conv1.added_bias(), time));
@@ -102,10 +117,16 @@ at::Tensor UnetResnet::forward(const at::Tensor& x, const UnetReads& reads) cons
     return ops::residual_sum(conv_shortcut->forward_without_bias(x), y,
                              conv2.added_bias() + conv_shortcut->added_bias());
   }
-  at::Tensor h = conv1.forward(norm1.forward_silu(x));
-  h = h + time.unsqueeze(-1).unsqueeze(-1);
-  h = conv2.forward(norm2.forward_silu(h));
-  return tapped((conv_shortcut ? conv_shortcut->forward(x) : x) + h);
+  at::Tensor h = conv1.forward(resized(norm1.forward_silu(x), size));
+  const at::Tensor of_time = time.unsqueeze(-1).unsqueeze(-1);
+  if (scales_by_time_) {
+    const std::vector<at::Tensor> parts = of_time.chunk(2, 1);
+    h = at::silu(norm2.forward(h) * (1 + parts[0]) + parts[1]);
+  } else {
+    h = norm2.forward_silu(h + of_time);
+  }
+  const at::Tensor own = resized(x, size);
+  return tapped((conv_shortcut ? conv_shortcut->forward(own) : own) + conv2.forward(h));
 }
 
 UnetAttention::UnetAttention(int64_t channels, int64_t context_channels, int64_t heads)
@@ -451,7 +472,10 @@ UnetLevel::UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels,
       add_child("attentions." + number, *attending);
     }
   }
-  if (next == Next::kHalf) {
+  if (next != Next::kNone && config.resizes_in_blocks) {
+    resize_block_.emplace(channels, channels, config);
+    add_child(next == Next::kHalf ? "downsamplers.0" : "upsamplers.0", *resize_block_);
+  } else if (next == Next::kHalf) {
     resample_.emplace(halving(channels, config));
     add_child("downsamplers.0.conv", *resample_);
   } else if (next == Next::kDouble) {
@@ -460,12 +484,17 @@ UnetLevel::UnetLevel(const std::vector<int64_t>& in_channels, int64_t channels,
   }
 }
 
-at::Tensor UnetLevel::halved(const at::Tensor& x) const {
-  return resample_->forward(x);
+at::Tensor UnetLevel::halved(const at::Tensor& x, const UnetReads& reads) const {
+  return resize_block_
+             ? resize_block_->forward(x, reads, {(x.size(2) + 1) / 2, (x.size(3) + 1) / 2})
+             : resample_->forward(x);
 }
 
 at::Tensor UnetLevel::doubled(const at::Tensor& x, int64_t rows, int64_t columns,
                               const UnetReads& reads) const {
+  if (resize_block_) {
+    return resize_block_->forward(x, reads, {rows, columns});
+  }
   if (kernels() != nullptr && resample_->update() == nullptr && rows == 2 * x.size(2) &&
       columns == 2 * x.size(3)) {
     return resample_->forward_doubled(

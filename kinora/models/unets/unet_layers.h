@@ -54,13 +54,17 @@ struct UnetReads {
   }
 };
 
-/// shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x))) + time))), as He et al. 2016 with the time.
+/// shortcut(x) + conv2(silu(norm2(conv1(silu(norm1(x))) + time))), as He et al. 2016 with the time;
+/// with UnetConfig::scales_by_time norm2(.) (1 + scale) + shift, both of the time.
 class UnetResnet : public nn::Module {
  public:
   UnetResnet(int64_t in_channels, int64_t out_channels, const UnetConfig& config);
   /// x: [B, in, H, W]. Returns [B, out, H, W].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads) const;
-  /// The time as it is added to channels: [B, out].
+  /// size: rows and columns that x and norm1's result are brought to, half of them by means, more
+  /// by repeating; []: they stay.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const UnetReads& reads,
+                                   at::IntArrayRef size = {}) const;
+  /// The time as it is added to channels, [B, out], or scale and shift, [B, 2 out].
   [[nodiscard]] at::Tensor projected_time(const UnetReads& reads, int64_t batch) const;
 
   nn::GroupNorm norm1;
@@ -70,6 +74,9 @@ class UnetResnet : public nn::Module {
   nn::Conv conv2;
   std::optional<nn::Conv> conv_shortcut;  ///< where widths differ
   int64_t time_channel = 0;               ///< its first one in UnetReads::prepared_time
+
+ private:
+  bool scales_by_time_;
 };
 
 /// Attention of places to each other or to a text: keys to_q, to_k, to_v without biases, to_out.0.
@@ -212,7 +219,7 @@ class UnetUnit {
 };
 
 /// A level on one of the ways: keys resnets.I, attentions.I, and downsamplers.0.conv or
-/// upsamplers.0.conv.
+/// upsamplers.0.conv, of UnetConfig::resizes_in_blocks without conv.
 class UnetLevel : public nn::Module {
  public:
   enum class Next { kNone, kHalf, kDouble };
@@ -227,9 +234,11 @@ class UnetLevel : public nn::Module {
   [[nodiscard]] size_t num_units() const { return units_.size(); }
   [[nodiscard]] UnetUnit& unit(size_t number) { return *units_[number]; }
 
-  [[nodiscard]] bool changes_size() const { return resample_.has_value(); }
+  [[nodiscard]] bool changes_size() const { return resample_ || resize_block_; }
+  /// The block that does; null: a convolution does, or none.
+  [[nodiscard]] UnetResnet* resize_block() { return resize_block_ ? &*resize_block_ : nullptr; }
   /// x at half the size, rounded up: [B, C, (H + 1) / 2, (W + 1) / 2].
-  [[nodiscard]] at::Tensor halved(const at::Tensor& x) const;
+  [[nodiscard]] at::Tensor halved(const at::Tensor& x, const UnetReads& reads) const;
   /// x with every row and column twice, but for what is beyond rows x columns.
   [[nodiscard]] at::Tensor doubled(const at::Tensor& x, int64_t rows, int64_t columns,
                                    const UnetReads& reads) const;
@@ -241,6 +250,7 @@ class UnetLevel : public nn::Module {
  private:
   std::vector<std::unique_ptr<UnetUnit>> units_;
   std::optional<nn::Conv> resample_;
+  std::optional<UnetResnet> resize_block_;
 };
 
 /// Between the ways: keys resnets.0, attentions.0, resnets.1.

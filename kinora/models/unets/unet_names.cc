@@ -70,18 +70,29 @@ constexpr std::pair<std::string_view, std::string_view> kPlaceLayers[] = {
 
 /// CompVis' heads of places have as many channels, which no file says.
 constexpr int64_t kPlaceHead = 32;
-/// And those that read its own encoder of words or layouts, but for text2img-large.
+/// And those that read its own encoder of words or layouts, but for text2img-large, and the first
+/// cin256's.
 constexpr int64_t kWordsHead = 32;
 constexpr int64_t kLargeChannels = 4;
+
+/// Heads of lsun_churches256, whose residual blocks change sizes.
+constexpr int64_t kResizedHeads = 8;
 
 /// Which modules a U-Net has, as far as names of CompVis depend on it.
 struct Modules {
   int64_t resnets = 0;
+  bool resizes_in_blocks = false;
   std::vector<bool> attends = {};  ///< of each level
 };
 
 /// What our paths begin with, and what CompVis' keys have there.
 using Prefixes = std::vector<std::pair<std::string, std::string>>;
+
+/// Channels of a head of queries, keys and values in one tensor.
+int64_t head_of(const std::vector<int64_t>& packed, const Modules& modules) {
+  const int64_t channels = packed.empty() ? 0 : packed.front() / 3;
+  return modules.resizes_in_blocks ? channels / kResizedHeads : kPlaceHead;
+}
 
 void add_resnet(Prefixes& prefixes, const std::string& path, const std::string& key) {
   for (const auto& [ours, theirs] : {std::pair{"norm1.", "in_layers.0."},
@@ -119,8 +130,12 @@ Prefixes compvis_prefixes(const Modules& modules) {
     for (int64_t unit = 0; unit < modules.resnets; ++unit, ++input) {
       add_unit(path, unit, "input_blocks." + std::to_string(input) + ".");
     }
-    prefixes.emplace_back(path + "downsamplers.0.conv.",
-                          "input_blocks." + std::to_string(input++) + ".0.op.");
+    const std::string half = "input_blocks." + std::to_string(input++) + ".0.";
+    if (modules.resizes_in_blocks) {
+      add_resnet(prefixes, path + "downsamplers.0.", half);
+    } else {
+      prefixes.emplace_back(path + "downsamplers.0.conv.", half + "op.");
+    }
   }
   int64_t output = 0;
   for (int64_t level = 0; level < levels; ++level) {
@@ -129,12 +144,30 @@ Prefixes compvis_prefixes(const Modules& modules) {
       const std::string key = "output_blocks." + std::to_string(output) + ".";
       if (unit == modules.resnets) {  // before attention, which begins alike
         const bool attends = modules.attends[static_cast<size_t>(levels - 1 - level)];
-        prefixes.emplace_back(path + "upsamplers.0.conv.", key + (attends ? "2.conv." : "1.conv."));
+        const std::string doubled = key + (attends ? "2." : "1.");
+        if (modules.resizes_in_blocks) {
+          add_resnet(prefixes, path + "upsamplers.0.", doubled);
+        } else {
+          prefixes.emplace_back(path + "upsamplers.0.conv.", doubled + "conv.");
+        }
       }
       add_unit(path, unit, key);
     }
   }
   return prefixes;
+}
+
+/// Where residual blocks double sizes: those of a level on the way down. Else nothing.
+std::optional<int64_t> resnets_before_doubling(const std::set<std::string>& names) {
+  const auto has = [&names](int64_t block, const char* end) {
+    return names.contains(kCompvisUnet + ("output_blocks." + std::to_string(block)) + end);
+  };
+  for (int64_t block = 0; has(block, ".0.in_layers.0.weight"); ++block) {
+    if (has(block, ".1.in_layers.0.weight") || has(block, ".2.in_layers.0.weight")) {
+      return block;
+    }
+  }
+  return std::nullopt;
 }
 
 /// Those of a file, told by its names.
@@ -143,6 +176,14 @@ Modules modules_in(const std::set<std::string>& names) {
     return names.contains(kCompvisUnet + ("input_blocks." + std::to_string(block)) + end);
   };
   Modules modules;
+  if (const std::optional<int64_t> resnets = resnets_before_doubling(names)) {
+    modules = {.resnets = *resnets, .resizes_in_blocks = true};
+    // Each level but the last one ends with a block that halves.
+    for (int64_t block = 1; has(block, ".0.in_layers.0.weight"); block += *resnets + 1) {
+      modules.attends.push_back(has(block, ".1.norm.weight"));
+    }
+    return modules;
+  }
   int64_t units = 0;  // of the level
   bool attends = false;
   const auto end_level = [&] {
@@ -247,25 +288,6 @@ void take_sizes(const CompvisShapes& its, const std::string& where, ModelConfig&
                "which Kinora lacks");
 }
 
-/// What its residual blocks must not be, which those of lsun_churches256 are.
-void check_residual_blocks(const CompvisShapes& its, const std::set<std::string>& names,
-                           const std::string& where) {
-  const std::string first = "input_blocks.1.0.";
-  const int64_t added = its.at(first + "emb_layers.1.weight")[0];
-  KINORA_CHECK(added == its.at(first + "out_layers.3.weight")[0], kConfig, "[unet] ", where,
-               " scales and shifts its norms by the time (use_scale_shift_norm: ", kCompvisUnet,
-               first, "emb_layers.1), which Kinora lacks");
-  const std::string up = std::string(kCompvisUnet) + "output_blocks.";
-  const auto resamples = [&up](const std::string& name) {
-    return name.starts_with(up) &&
-           (name.ends_with(".1.in_layers.2.weight") || name.ends_with(".2.in_layers.2.weight"));
-  };
-  const auto found = std::ranges::find_if(names, resamples);
-  KINORA_CHECK(found == names.end(), kConfig, "[unet] ", where,
-               " changes sizes in residual blocks (resblock_updown: ",
-               found == names.end() ? "" : *found, "), which Kinora lacks");
-}
-
 /// Returns whether the U-Net is told classes, of which the last is the null class.
 bool take_classes(const std::map<std::string, std::vector<int64_t>>& shapes,
                   const CompvisShapes& its, const std::string& where, ModelConfig& config) {
@@ -353,7 +375,8 @@ nn::Naming compvis_unet_naming(const ModelConfig& config) {
   KINORA_CHECK(config.unet.middle_depth > 0, kConfig,
                "[unet] model.unet.middle_depth must be above 0 for CompVis, whose U-Nets attend in "
                "the middle, got 0");
-  Modules modules{.resnets = config.unet.resnets};
+  Modules modules{.resnets = config.unet.resnets,
+                  .resizes_in_blocks = config.unet.resizes_in_blocks};
   for (const int64_t depth : config.unet.depths) {
     modules.attends.push_back(depth > 0);
   }
@@ -361,10 +384,10 @@ nn::Naming compvis_unet_naming(const ModelConfig& config) {
   for (size_t level = 0; is_of_places && level < modules.attends.size(); ++level) {
     const UnetConfig& own = config.unet;
     const bool attends = modules.attends[level] || level + 1 == modules.attends.size();
-    KINORA_CHECK(!attends || own.channels[level] == kPlaceHead * own.heads[level], kConfig,
-                 "[unet] model.unet.heads must have ", kPlaceHead,
-                 " channels each for CompVis, got ", own.heads[level], " of ", own.channels[level],
-                 " channels. Hint: write a folder, or a file with our names");
+    const int64_t heads = own.resizes_in_blocks ? kResizedHeads : own.channels[level] / kPlaceHead;
+    KINORA_CHECK(!attends || own.heads[level] == heads, kConfig, "[unet] model.unet.heads must be ",
+                 heads, " for CompVis where ", own.channels[level], " channels attend, got ",
+                 own.heads[level], ". Hint: write a folder, or a file with our names");
   }
   const Prefixes prefixes = compvis_prefixes(modules);
   nn::Naming naming = naming_of(config, "", [&prefixes](const std::string& path) -> std::string {
@@ -383,7 +406,7 @@ nn::Naming compvis_unet_naming(const ModelConfig& config) {
     if (!is_of_places || name == naming.end()) {
       continue;
     }
-    name->packed_head = is_packed(path) ? kPlaceHead : 0;
+    name->packed_head = is_packed(path) ? head_of(parameter->shape, modules) : 0;
     if (is_weight && parameter->shape.size() == 2) {  // convolutions over one row of places
       name->shape = parameter->shape;
       name->shape.push_back(1);
@@ -392,8 +415,9 @@ nn::Naming compvis_unet_naming(const ModelConfig& config) {
   return naming;
 }
 
-std::optional<nn::Naming> find_compvis_unet_naming(const std::vector<std::string>& names,
-                                                   bool averaged) {
+std::optional<nn::Naming> find_compvis_unet_naming(
+    const std::vector<std::string>& names,
+    const std::function<std::vector<int64_t>(const std::string& name)>& shape_of, bool averaged) {
   const std::set<std::string> known(names.begin(), names.end());
   if (!is_compvis_unet(known)) {
     return std::nullopt;
@@ -402,7 +426,8 @@ std::optional<nn::Naming> find_compvis_unet_naming(const std::vector<std::string
       averaged &&
       known.contains(averaged_key(std::string(kCompvisUnet) + "input_blocks.0.0.weight"));
   nn::Naming naming;
-  const Prefixes prefixes = compvis_prefixes(modules_in(known));
+  const Modules modules = modules_in(known);
+  const Prefixes prefixes = compvis_prefixes(modules);
   for (const std::string& name : names) {
     if (name == "null_text") {  // a buffer, which CompVis has no name for
       naming.push_back({.path = name, .keys = {name}});
@@ -422,11 +447,16 @@ std::optional<nn::Naming> find_compvis_unet_naming(const std::vector<std::string
       const std::string rest = key.substr(found->second.size());
       const bool is_of_places = known.contains(kCompvisUnet + found->second + "qkv.weight");
       row.path = found->first + (is_of_places ? own_place_layer(rest) : rest);
-      row.packed_head = is_packed(row.path) ? kPlaceHead : 0;
+      row.packed_head = is_packed(row.path) ? head_of(shape_of(name), modules) : 0;
     }
     naming.push_back(std::move(row));
   }
   return naming;
+}
+
+bool is_without_null_class(const ModelConfig& config) {
+  constexpr int64_t kClasses = 1000;  // ImageNet's
+  return config.unet.classes == UnetClasses::kToken && config.num_classes == kClasses - 1;
 }
 
 std::optional<ModelConfig> find_compvis_unet(
@@ -459,14 +489,18 @@ std::optional<ModelConfig> find_compvis_unet(
   const std::string middle = "middle_block.1.";
   const bool is_of_places = its.has(middle + "qkv.weight");
   if (is_of_places) {
-    check_residual_blocks(its, names, where);
+    const std::string first = "input_blocks.1.0.";
+    own.scales_by_time =
+        its.at(first + "emb_layers.1.weight")[0] == 2 * its.at(first + "out_layers.3.weight")[0];
+    own.resizes_in_blocks = modules.resizes_in_blocks;
     own.attends = UnetAttends::kPlaces;
   } else {
     config.text_channels = its.at(middle + "transformer_blocks.0.attn2.to_k.weight")[1];
     own.linear_projection = its.at(middle + "proj_in.weight").size() == 2;
   }
-  const bool has_small_heads = shapes.contains(kCompvisWords) && in != kLargeChannels;
   const bool of_classes = take_classes(shapes, its, where, config);
+  const bool has_small_heads =
+      is_without_null_class(config) || (shapes.contains(kCompvisWords) && in != kLargeChannels);
   if (of_classes || is_of_places) {
     config.architecture = "class_unet";
   } else {
@@ -480,7 +514,8 @@ std::optional<ModelConfig> find_compvis_unet(
     own.depths.push_back(its.depth(block + "1."));
   }
   for (const int64_t channels : own.channels) {
-    own.heads.push_back(is_of_places            ? std::max<int64_t>(channels / kPlaceHead, 1)
+    own.heads.push_back(own.resizes_in_blocks   ? kResizedHeads
+                        : is_of_places          ? std::max<int64_t>(channels / kPlaceHead, 1)
                         : has_small_heads       ? std::max<int64_t>(channels / kWordsHead, 1)
                         : own.linear_projection ? std::max<int64_t>(channels / kHeadChannels, 1)
                         : of_classes            ? kClassHeads

@@ -111,7 +111,7 @@ class UnetFixture {
     unet.channels = values["block_out_channels"].get<std::vector<int64_t>>();
     unet.resnets = values["layers_per_block"];
     for (size_t level = 0; level < unet.channels.size(); ++level) {
-      unet.depths.push_back(values["down_block_types"][level] == "DownBlock2D" ? 0 : 1);
+      unet.depths.push_back(values["down_block_types"][level] == "AttnDownBlock2D" ? 1 : 0);
       const nlohmann::json& width = values["attention_head_dim"];
       unet.heads.push_back(width.is_null() ? 1 : unet.channels[level] / width.get<int64_t>());
     }
@@ -121,6 +121,8 @@ class UnetFixture {
     unet.sines_first = !values["flip_sin_to_cos"].get<bool>();
     unet.time_shift = values["freq_shift"];
     unet.pads_behind = values["downsample_padding"] == 0;
+    unet.scales_by_time = values["resnet_time_scale_shift"] == "scale_shift";
+    unet.resizes_in_blocks = values["downsample_type"] == "resnet";
     return config;
   }
 

@@ -117,7 +117,7 @@ TEST_P(UnetNamesTest, NamesOfAFileAreFoundWhateverElseItHas) {
         names.push_back("model_ema." + key);
       }
     }
-    const nn::Naming found = find_compvis_unet_naming(names, averaged).value();
+    const nn::Naming found = find_compvis_unet_naming(names, {}, averaged).value();
     ASSERT_EQ(found.size(), rows_.size() + 1);
     for (const nn::OtherName& name : found) {
       if (name.path == "model.diffusion_model.input_blocks.1.9.strange") {
@@ -135,7 +135,7 @@ TEST_P(UnetNamesTest, NamesOfAFileAreFoundWhateverElseItHas) {
       EXPECT_EQ(name.keys, std::vector{key});
     }
   }
-  EXPECT_FALSE(find_compvis_unet_naming({"conv_in.weight"}, false).has_value());
+  EXPECT_FALSE(find_compvis_unet_naming({"conv_in.weight"}, {}, false).has_value());
 }
 
 TEST_P(UnetNamesTest, ChannelsSayWhatItIsShown) {
@@ -180,7 +180,7 @@ TEST_P(UnetNamesTest, VectorsOfClassesMakeAUnetOfClasses) {
     }
     EXPECT_EQ(written.size(), names.size());
     EXPECT_EQ(written.at(path), key);
-    const nn::Naming found = find_compvis_unet_naming(names, false).value();
+    const nn::Naming found = find_compvis_unet_naming(names, {}, false).value();
     for (const nn::OtherName& name : found) {
       EXPECT_EQ(written.at(name.path), name.keys.front());
     }

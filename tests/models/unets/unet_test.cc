@@ -296,7 +296,8 @@ TEST_P(UnetTest, BucketsHoldEveryParameterOnce) {
 INSTANTIATE_TEST_SUITE_P(Models, UnetTest,
                          testing::Values("unet_sd1", "unet_sd2", "unet_deep", "unet_sdxl",
                                          "unet_refiner", "unet_class_token", "unet_class_time",
-                                         "unet_places", "unet_pixels", "unet_places_class"),
+                                         "unet_places", "unet_pixels", "unet_places_class",
+                                         "unet_places_scaled"),
                          [](const auto& info) { return std::string(info.param); });
 
 // Where a caption is null the buffer stands for it, zeros at first, and all of it is read.
