@@ -11,7 +11,8 @@ environment .venv beside this folder. Run it as often as you like: it only does 
 Without an NVIDIA GPU it installs only what a program for the CPU alone needs.
 
   --dev      also what developers and CI want: clang-format, clang-tidy, debootstrap, an MPI, a
-             browser (on Debian), and torch, diffusers, PEFT and TensorBoard for Python, to compare with
+             compiler for Arm and an emulator, a browser (on Debian), and torch, diffusers, PEFT
+             and TensorBoard for Python, to compare with
   --parquet  also pyarrow (50 MB), for the module that reads .parquet manifests; then build again
   --video    also FFmpeg, to read and write video files (56 MB to download, 200 MB on disk)
   --cuda     also CUDA's libraries, and nvcc from PyPI if no CUDA 13 toolkit is found (the default
@@ -40,7 +41,8 @@ readonly PACKAGES=(make g++ cmake ninja-build ccache git ca-certificates libyaml
                    libxxhash-dev zlib1g-dev libgloo-dev libpcre2-dev libutf8proc-dev
                    liburing-dev)
 # One version of the tools everywhere: another clang-format formats otherwise.
-readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3 debootstrap openmpi-bin)
+readonly DEV_PACKAGES=(clang-format-14 clang-tidy-14 python3 debootstrap openmpi-bin
+                       g++-aarch64-linux-gnu qemu-user)
 # A browser, for the test of the page of kinora runs report. Ubuntu's is a snap, which a test cannot use.
 readonly BROWSER_PACKAGE=chromium
 # What tests compare with, where it is there.

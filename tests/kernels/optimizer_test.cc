@@ -400,6 +400,42 @@ TEST(UpdateWeightsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
   }
 }
 
+/// FNV-1a of the bytes, from `hash` on.
+template <typename T>
+uint64_t hash_of(const std::vector<T>& values, uint64_t hash) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
+  for (size_t i = 0; i < values.size() * sizeof(T); ++i) {
+    hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
+  }
+  return hash;
+}
+
+// The numbers are of x86-64; scripts/arm.sh asks the same of an Arm processor.
+TEST(UpdateWeightsTest, GivesTheSameBitsOnEveryMachine) {
+  constexpr int64_t kCount = 1'003;
+  const auto hash_after = [](UpdateRule rule) {
+    OptimizerArrays arrays(kCount, 2, DType::kBF16);
+    UpdateBuffers buffers = arrays.buffers();
+    buffers.leaves_grad = true;
+    for (int step = 0; step < 3; ++step) {
+      const StepControl control = prepared(0.04, {.max_grad_norm = 0.1});
+      make_directions(buffers, arrays.parameters(rule), control, 0, kCount);
+      update_weights(buffers, arrays.parameters(rule), control, 0, kCount);
+    }
+    uint64_t hash = 0xcbf29ce484222325ULL;
+    for (const std::vector<float>* array :
+         {&arrays.master, &arrays.exp_avg, &arrays.exp_avg_sq, &arrays.ema[0], &arrays.ema[1]}) {
+      hash = hash_of(*array, hash);
+    }
+    return hash_of(arrays.compute, hash);
+  };
+  EXPECT_EQ(hash_after(UpdateRule::kAdamW), 0x9b0cf205f7cc4541ULL);
+  EXPECT_EQ(hash_after(UpdateRule::kLion), 0xbeb62f0aae88cb3cULL);
+  EXPECT_EQ(hash_after(UpdateRule::kSgd), 0xebbd022fb7563c6cULL);
+  EXPECT_EQ(hash_after(UpdateRule::kLamb), 0xa6443d1519c52d26ULL);
+  EXPECT_EQ(hash_after(UpdateRule::kScheduleFree), 0x6c10a51b302c391cULL);
+}
+
 TEST(MakeDirectionsTest, EveryInstructionSetGivesTheBitsOfThePlainLoop) {
   const OptimizerArrays start(1000, 0, DType::kF32);
   const UpdateParameters parameters = start.parameters(UpdateRule::kMuon);
