@@ -69,12 +69,16 @@ void keep_near(c10::Device device) {
 
 class HostCalls::Thread {
  public:
-  explicit Thread(c10::Device device)
-      : thread_([this, device, threads = at::get_num_threads()] {
-          at::set_num_threads(threads);
-          keep_near(device);
-          serve();
-        }) {}
+  explicit Thread(c10::Device device) : num_threads_(at::get_num_threads()) {
+    thread_ = std::thread([this, device] {
+      at::set_num_threads(num_threads_);
+      keep_near(device);
+      serve();
+    });
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_ready_; });
+    at::set_num_threads(num_threads_);  // what threads that start later take on
+  }
   Thread(const Thread&) = delete;
   Thread& operator=(const Thread&) = delete;
   ~Thread() { end(); }
@@ -84,7 +88,8 @@ class HostCalls::Thread {
     std::unique_lock lock(mutex_);
     next_ = &function;
     changed_.notify_all();
-    changed_.wait(lock, [this] { return next_ == nullptr || ends_; });
+    changed_.wait(lock, [this] { return next_ == nullptr || (ends_ && !is_running_); });
+    next_ = nullptr;
   }
 
   void end() {
@@ -108,6 +113,8 @@ class HostCalls::Thread {
  private:
   void serve() {
     std::unique_lock lock(mutex_);
+    is_ready_ = true;
+    changed_.notify_all();
     while (true) {
       changed_.wait(lock, [this] { return next_ != nullptr || ends_; });
       if (ends_) {
@@ -115,6 +122,7 @@ class HostCalls::Thread {
       }
       if (!error_) {
         const std::function<void()>& function = *next_;
+        is_running_ = true;
         lock.unlock();
         std::exception_ptr error;
         try {
@@ -123,6 +131,7 @@ class HostCalls::Thread {
           error = std::current_exception();
         }
         lock.lock();
+        is_running_ = false;
         error_ = error;
       }
       next_ = nullptr;
@@ -130,12 +139,15 @@ class HostCalls::Thread {
     }
   }
 
+  const int num_threads_;     // of a computation
   mutable std::mutex mutex_;  // of all below
   std::condition_variable changed_;
+  bool is_ready_ = false;
   const std::function<void()>* next_ = nullptr;
+  bool is_running_ = false;  // what next_ is
   bool ends_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // begins when the others are there
 };
 
 HostCalls::HostCalls(c10::Device device)

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/data/text_file.h"
+#include "kinora/models/text_encoders/text_linear.h"
 #include "kinora/pipelines/shared_blocks.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "tests/apps/clips.h"
@@ -176,7 +177,13 @@ TEST_F(OnlineTextsTest, ThePlanCountsTheEncoder) {
       elements -= placed.count;
     }
   }
-  EXPECT_EQ(bytes_of({"text.shared=true"}), bytes_of({}) + 4 * elements);
+  const int64_t whole = bytes_of({});
+  EXPECT_EQ(bytes_of({"text.shared=true"}), whole + 4 * elements);
+  int64_t widened = 0;  // fp32 linears against a byte a number and a scale a row
+  for (const models::TextLinear* linear : encoder->linears()) {
+    widened += 3 * linear->weight.numel() - 4 * linear->weight.shape.front();
+  }
+  EXPECT_EQ(bytes_of({"text.weights=int8"}), whole - widened);
 }
 
 }  // namespace online_texts_test

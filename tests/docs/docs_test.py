@@ -26,7 +26,7 @@ for name in ("pretrain", "finetune", "lora", "lora-8gb", "dreambooth", "textual-
              "edit"):
     SMALL_MODELS["sd15-" + name] = ["model.unet.channels=[32, 32, 32, 32]", *SMALL_PICTURES]
 SMALL_MODELS["imagenet-256-class-unet"] = ["model.unet.channels=[32, 32, 32, 32]"]
-SMALL_MODELS["faces-256-unet"] = ["model.unet.channels=[32, 32, 32, 32]"]
+SMALL_MODELS["faces-256-unet"] = ["model.unet.channels=[32, 32, 32, 32]", "model.unet.heads=[1, 1, 1, 1]"]
 SMALL_MODELS["sd15-textual-inversion"] += ["model.text_encoder.layers=1"]
 SMALL_MODELS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.unet.heads=[2, 2, 2]",
                                  "model.unet.depths=[0, 1, 1]", "model.unet.middle_depth=1", *SMALL_PICTURES]

@@ -363,8 +363,9 @@ class Planner {
     const int64_t weights =
         config_.text.shared && plan_.target.ranks > 1
             ? whole - bytes_not_held(*encoder, static_cast<int64_t>(c10::elementSize(type)))
-            : pipelines::weight_bytes(*encoder, type,
-                                      inference::eight_bits_of(config_.text.weights));
+            : whole - pipelines::weight_bytes(*encoder, type) +
+                  pipelines::weight_bytes(*encoder, type,
+                                          inference::eight_bits_of(config_.text.weights));
     const int64_t length =
         config_.text.max_length > 0 ? config_.text.max_length : config_.model.text_tokens;
     const int64_t at_once = std::min(plan_.micro_batch, config_.text.micro_batch > 0
