@@ -21,9 +21,9 @@
 #include "kinora/inference/shown_frames.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/models/families.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -84,12 +84,7 @@ class CogVideoXPipelineTest : public testing::Test {
     if (name != "latents") {
       return;
     }
-    const at::Tensor pictures =
-        (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-    const double difference =
-        (pictures - expected.read("pictures").to(at::kFloat)).abs().max().item<double>();
-    RecordProperty("largest_difference", std::to_string(difference));
-    EXPECT_LT(difference, 1.0 / 255.0);
+    expect_pictures(*decoder, latents, expected.read("pictures"));
   }
   static void change(const fs::path& file, const json& changes) {
     std::ifstream in(file);

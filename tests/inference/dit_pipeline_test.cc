@@ -10,9 +10,9 @@
 #include "kinora/checkpoint/weights_file.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 // The folder is diffusers', and drawn.safetensors what it draws with it:
@@ -68,12 +68,7 @@ TEST_F(DitPipelineTest, PicturesAreThoseOfDiffusers) {
   const at::Tensor latents = drawn();
   EXPECT_LT(relative(latents, expected_.read("latents")), 1e-4);
   const auto decoder = open_decoder(recipe, {}, at::kCPU);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-  const double difference =
-      (pictures - expected_.read("pictures").to(at::kFloat)).abs().max().item<double>();
-  RecordProperty("largest_difference", std::to_string(difference));
-  EXPECT_LT(difference, 1.0 / 255.0);
+  expect_pictures(*decoder, latents, expected_.read("pictures"));
 }
 
 TEST_F(DitPipelineTest, EverySchedulerDrawsAsInDiffusers) {

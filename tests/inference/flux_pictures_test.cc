@@ -20,9 +20,9 @@
 #include "kinora/io/image.h"
 #include "kinora/models/families.h"
 #include "kinora/pipelines/autoencoder_file.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/diffusers_transformer.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -111,12 +111,7 @@ class FluxPicturesTest : public testing::Test {
     const double apart = ((latents - wanted).norm() / wanted.norm()).item<double>();
     RecordProperty("latents", std::to_string(apart));
     EXPECT_LT(apart, 1e-4);
-    const at::Tensor pictures =
-        (pipelines::decode_latents(*encoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-    const double most =
-        (pictures - expected.read("pictures." + name).to(at::kFloat)).abs().max().item<double>();
-    RecordProperty("pictures", std::to_string(most));
-    EXPECT_LT(most, 1.0 / 255.0);
+    expect_pictures(*encoder, latents, expected.read("pictures." + name), "pictures");
   }
 
  private:

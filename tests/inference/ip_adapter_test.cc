@@ -22,9 +22,9 @@
 #include "kinora/inference/draw_start.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/pipeline_prompts.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/ip_adapter_file.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -132,11 +132,7 @@ TEST_P(IpAdapterTest, PicturesAreThoseOfDiffusers) {
   const WeightsFile file = expected();
   EXPECT_LT(relative(latents, file.read(adapted.name + ".latents")), 1e-4);
   const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, latents.narrow(0, 1, 1), at::kCPU, false) / 2 + 0.5)
-          .clamp(0.0, 1.0);
-  const at::Tensor theirs = file.read(adapted.name + ".pictures").to(at::kFloat);
-  EXPECT_LT((pictures - theirs).abs().max().item<double>(), 1.0 / 255.0);
+  expect_pictures(*decoder, latents.narrow(0, 1, 1), file.read(adapted.name + ".pictures"));
 }
 
 class IpAdapterFilesTest : public testing::Test {

@@ -19,9 +19,9 @@
 #include "kinora/models/model.h"
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/pipelines/autoencoder_file.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/inference/first_stage.h"
 #include "tests/models/formula_file.h"
 #include "tests/places.h"
@@ -112,12 +112,7 @@ TEST_F(LatentDiffusionTest, PicturesAreThoseOfDiffusersParts) {
   const at::Tensor wanted = expected.read("latents");
   EXPECT_LT(((latents - wanted).norm() / wanted.norm()).item<double>(), 1e-4);
   const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-  const double difference =
-      (pictures - expected.read("pictures").to(at::kFloat)).abs().max().item<double>();
-  RecordProperty("largest_difference", std::to_string(difference));
-  EXPECT_LT(difference, 1.0 / 255.0);
+  expect_pictures(*decoder, latents, expected.read("pictures"));
 }
 
 TEST_F(LatentDiffusionTest, ARecipeIsThatOfTheNotebookAndOfItsAutoencoder) {

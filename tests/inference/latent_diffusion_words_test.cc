@@ -21,10 +21,10 @@
 #include "kinora/models/autoencoders/autoencoder_names.h"
 #include "kinora/models/text_encoders/ldm_bert_encoder.h"
 #include "kinora/models/unets/unet_names.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/models/formula_file.h"
 #include "tests/places.h"
 
@@ -146,12 +146,7 @@ class LatentDiffusionWordsTest : public testing::Test {
                               const at::Tensor& latents) {
     EXPECT_LT(relative(latents, expected.read("latents")), 1e-4);
     const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
-    const at::Tensor pictures =
-        (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-    const double difference =
-        (pictures - expected.read("pictures").to(at::kFloat)).abs().max().item<double>();
-    RecordProperty("largest_difference", std::to_string(difference));
-    EXPECT_LT(difference, 1.0 / 255.0);
+    expect_pictures(*decoder, latents, expected.read("pictures"));
   }
 
  private:

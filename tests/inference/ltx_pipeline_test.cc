@@ -22,9 +22,9 @@
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/models/families.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -64,12 +64,8 @@ class LtxPipelineTest : public testing::Test {
   static void expect_pictures(const ModelRecipe& recipe, const at::Tensor& latents,
                               const std::string& name) {
     const auto decoder = open_decoder(recipe, {}, at::kCPU);
-    const at::Tensor pictures =
-        (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-    const double difference =
-        (pictures - drawn().read(name).to(at::kFloat)).abs().max().item<double>();
-    RecordProperty("largest_difference_of_" + name, std::to_string(difference));
-    EXPECT_LT(difference, 1.0 / 255.0) << name;
+    inference::expect_pictures(*decoder, latents, drawn().read(name),
+                               "largest_difference_of_" + name);
   }
   /// A copy whose file has these changes.
   [[nodiscard]] fs::path changed(const fs::path& file, const json& changes) const {

@@ -21,9 +21,9 @@
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/original_names.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -110,12 +110,7 @@ TEST_P(MultimodalPipelineTest, PicturesAreThoseOfDiffusers) {
       Drawing(trained, {{.encoded = encoded, .seed = seed}}, {.steps = 4}).draw();
   EXPECT_LT(distance(latents, expected.read("latents")), 1e-4);
   const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-  const double difference =
-      (pictures - expected.read("pictures").to(at::kFloat)).abs().max().item<double>();
-  RecordProperty("largest_difference", std::to_string(difference));
-  EXPECT_LT(difference, 1.0 / 255.0);
+  expect_pictures(*decoder, latents, expected.read("pictures"));
 
   auto others = std::make_shared<Prompts>(*encoded);
   std::swap(others->all[0], others->all[1]);

@@ -18,8 +18,8 @@
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/ops/random.h"
-#include "kinora/pipelines/decode.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 // The folders are diffusers', and drawn.safetensors what it draws with them:
@@ -173,13 +173,7 @@ TEST_P(PipelinePromptsTest, PicturesAreThoseOfDiffusers) {
   const at::Tensor wanted = expected.read("latents");
   EXPECT_LT(((latents - wanted).norm() / wanted.norm()).item<double>(), 1e-4);
   const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-  const at::Tensor theirs = expected.read("pictures").to(at::kFloat);
-  ASSERT_EQ(pictures.sizes(), theirs.sizes());
-  const double difference = (pictures - theirs).abs().max().item<double>();
-  RecordProperty("largest_difference", std::to_string(difference));
-  EXPECT_LT(difference, 1.0 / 255.0);
+  expect_pictures(*decoder, latents, expected.read("pictures"));
 
   if (is_sdxl()) {  // without a negative caption: zeros, but of the refiner the empty caption
     CaptionOptions options = quiet();

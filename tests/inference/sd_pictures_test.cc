@@ -19,8 +19,8 @@
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/io/image.h"
 #include "kinora/pipelines/autoencoder_file.h"
-#include "kinora/pipelines/decode.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -160,11 +160,7 @@ TEST_P(SdPicturesTest, PicturesAreThoseOfDiffusers) {
   const at::Tensor wanted = expected.read("latents." + drawn.name);
   EXPECT_LT(((latents - wanted).norm() / wanted.norm()).item<double>(), 1e-4);
   const auto decoder = pipelines::open_autoencoder(folder() / "vae", at::kCPU, at::kFloat);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, latents.narrow(0, 0, 1), at::kCPU, false) / 2 + 0.5)
-          .clamp(0.0, 1.0);
-  const at::Tensor theirs = expected.read("pictures." + drawn.name).to(at::kFloat);
-  EXPECT_LT((pictures - theirs).abs().max().item<double>(), 1.0 / 255.0);
+  expect_pictures(*decoder, latents.narrow(0, 0, 1), expected.read("pictures." + drawn.name));
 
   for (const char* scheduler : {"dpm", "euler", "heun", "plms"}) {
     const std::string name = "latents." + drawn.name + "." + scheduler;

@@ -18,8 +18,8 @@
 #include "kinora/inference/draw_start.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/pipeline_prompts.h"
-#include "kinora/pipelines/decode.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -103,11 +103,7 @@ TEST(SdxlControlsTest, PicturesAreThoseOfDiffusers) {
     const at::Tensor latents = drawing.draw();
     EXPECT_LT(relative(latents, file.read("latents." + name)), 1e-4);
     const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
-    const at::Tensor pictures =
-        (pipelines::decode_latents(*decoder, latents.narrow(0, 0, 1), at::kCPU, false) / 2 + 0.5)
-            .clamp(0.0, 1.0);
-    const at::Tensor theirs = file.read("pictures." + name).to(at::kFloat);
-    EXPECT_LT((pictures - theirs).abs().max().item<double>(), 1.0 / 255.0);
+    expect_pictures(*decoder, latents.narrow(0, 0, 1), file.read("pictures." + name));
   }
 }
 

@@ -22,10 +22,10 @@
 #include "kinora/models/model.h"
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/pipelines/autoencoder_file.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/inference/first_stage.h"
 #include "tests/models/formula_file.h"
 #include "tests/places.h"
@@ -120,9 +120,7 @@ TEST_F(UnconditionalTest, LatentPipelinesDrawThePicturesOfDiffusers) {
   const at::Tensor latents = drawn(folder());
   EXPECT_LT(relative(latents, expected.read("latents")), 1e-4);
   const auto decoder = open_decoder(recipe, {}, at::kCPU);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, latents, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-  EXPECT_LT(difference(pictures, expected.read("pictures")), 1.0 / 255.0);
+  expect_pictures(*decoder, latents, expected.read("pictures"));
 }
 
 TEST_F(UnconditionalTest, PixelPipelinesDrawThePicturesOfDiffusers) {

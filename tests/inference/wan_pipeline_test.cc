@@ -19,9 +19,9 @@
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/shown_samples.h"
-#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "tests/error_of.h"
+#include "tests/inference/drawn_pictures.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -113,12 +113,7 @@ TEST_F(WanPipelineTest, ClipsAreThoseOfDiffusers) {
   const at::Tensor ours = latents(folder(), encoded);
   EXPECT_LT(distance(ours, expected.read("latents")), 1e-4);
   const auto decoder = open_decoder(recipe, {}, at::kCPU);
-  const at::Tensor pictures =
-      (pipelines::decode_latents(*decoder, ours, at::kCPU, false) / 2 + 0.5).clamp(0.0, 1.0);
-  const double difference =
-      (pictures - expected.read("pictures").to(at::kFloat)).abs().max().item<double>();
-  RecordProperty("largest_difference", std::to_string(difference));
-  EXPECT_LT(difference, 1.0 / 255.0);
+  expect_pictures(*decoder, ours, expected.read("pictures"));
 }
 
 TEST_F(WanPipelineTest, TheOtherSchedulerIsReadToo) {
