@@ -42,22 +42,24 @@ cpu_set_t cores_of(const std::string& list) {
   return cores;
 }
 
-/// This thread, and those that it starts, keep to the cores near the device where the system says
-/// which they are.
-void keep_near(c10::Device device) {
-  if (!device.is_cuda()) {
-    return;
-  }
-  std::ifstream file("/sys/bus/pci/devices/" + cuda::bus_address(device) + "/local_cpulist");
+/// Those near the device, as the system says; none where it does not.
+cpu_set_t cores_near(c10::Device device) {
   std::string list;
-  std::getline(file, list);
-  const cpu_set_t near = cores_of(list);
+  if (device.is_cuda()) {
+    std::ifstream file("/sys/bus/pci/devices/" + cuda::bus_address(device) + "/local_cpulist");
+    std::getline(file, list);
+  }
+  return cores_of(list);
+}
+
+/// This thread, and those that it starts, keep to these cores, if it may use any of them.
+void keep_to(const cpu_set_t& cores) {
   cpu_set_t allowed;
   if (::pthread_getaffinity_np(::pthread_self(), sizeof(allowed), &allowed) != 0) {
     return;
   }
   cpu_set_t both;
-  CPU_AND(&both, &near, &allowed);
+  CPU_AND(&both, &cores, &allowed);
   const int count = CPU_COUNT(&both);
   if (count > 0) {
     (void)::pthread_setaffinity_np(::pthread_self(), sizeof(both), &both);
@@ -70,9 +72,9 @@ void keep_near(c10::Device device) {
 class HostCalls::Thread {
  public:
   explicit Thread(c10::Device device) : num_threads_(at::get_num_threads()) {
-    thread_ = std::thread([this, device] {
+    thread_ = std::thread([this, cores = cores_near(device)] {
       at::set_num_threads(num_threads_);
-      keep_near(device);
+      keep_to(cores);
       serve();
     });
     std::unique_lock lock(mutex_);

@@ -159,7 +159,7 @@ void FarUpdates::launch_on_host(size_t first, const kernels::UpdateParameters& p
 
 void FarUpdates::launch(const kernels::UpdateParameters& parameters, const at::Tensor& control) {
   calls_.check();
-  const size_t first = disk_ != nullptr ? 0 : first_of_host_.load();
+  const size_t first = first_of_host();
   link_.run([&] {
     for (size_t i = 0; i < first; ++i) {
       ops::update_weights(buckets_[i].by_device, parameters, control);

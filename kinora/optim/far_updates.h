@@ -57,7 +57,7 @@ class FarUpdates {
   void check() const { calls_.check(); }
   /// Buckets that the host updates in the next step, of all that are here.
   [[nodiscard]] std::pair<size_t, size_t> shares() const {
-    return {buckets_.size() - first_of_host_, buckets_.size()};
+    return {buckets_.size() - first_of_host(), buckets_.size()};
   }
 
  private:
@@ -80,6 +80,10 @@ class FarUpdates {
     size_t first_piece;
   };
 
+  /// In buckets_.
+  [[nodiscard]] size_t first_of_host() const {
+    return disk_ != nullptr ? 0 : first_of_host_.load();
+  }
   [[nodiscard]] at::Tensor place_for(const at::Tensor& array, int64_t* used) const;
   [[nodiscard]] static size_t room_of(size_t piece) { return piece % kRooms; }
   [[nodiscard]] size_t mark_of(size_t piece) const { return num_buckets_ + room_of(piece); }
@@ -94,7 +98,7 @@ class FarUpdates {
   std::vector<Bucket> buckets_;
   std::vector<Piece> pieces_;
   DiskUpdates* disk_ = nullptr;
-  std::atomic<size_t> first_of_host_ = 0;  // in buckets_
+  std::atomic<size_t> first_of_host_ = 0;  // where the GPU takes a part
   // In the host's memory: the control block of this step, and that of the last one whose updates
   // over the link are done.
   at::Tensor control_;

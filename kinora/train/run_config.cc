@@ -306,7 +306,8 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
   fields
       .add("disk", optim.disk,
            "Folder on a fast disk: the share that optim.offload says lies in a file there, without "
-           "a name, and not in the host's memory. For runs on a CPU. Empty = none.")
+           "a name, and not in the host's memory. Beside a GPU the host's cores update it. Empty = "
+           "none.")
       .check("be empty with optim.offload=0, which offloads nothing",
              [&optim] { return optim.disk.empty() || optim.offload > 0.0; })
       .check("be empty with optim.rule=schedule_free, whose base it has no place for", [&optim] {
