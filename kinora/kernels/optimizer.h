@@ -16,7 +16,8 @@
 /// update_weights over every bucket, publish_report. The decisions (skip, clip) are taken beside
 /// the data, and what changes from step to step (the learning rate, and back the outcome) goes
 /// through memory that host and device share: neither waits for the other, and the same launches,
-/// recorded once, serve every step.
+/// recorded once, serve every step. Where updates go on during backward, prepare_update comes
+/// first, then sum_squares and update_weights bucket by bucket, then conclude_update.
 ///
 /// This header has what CPU and GPU share and the CPU kernels; kernels/cuda/optimizer.h the
 /// launchers. They give the same bits.
@@ -240,6 +241,15 @@ KINORA_HOST_DEVICE inline void prepare_update(StepControl* control, const Update
       control->good_steps = 0;
     }
   }
+}
+
+/// Ends a step whose updates went on during backward: prepare_update was called before there were
+/// gradients, and grad_sum_squares has them all now. Sets grad_norm, and skip where that is not
+/// finite: updates are done by then, and this only says so.
+KINORA_HOST_DEVICE inline void conclude_update(StepControl* control) {
+  control->grad_norm = static_cast<float>(sqrt(control->grad_sum_squares));
+  control->grad_sum_squares = 0.0;
+  control->skip = control->grad_norm <= 3.402823466e38F ? 0 : 1;  // 1 for NaN, too
 }
 
 /// The rate of kProdigy's update: the learning rate times the distance and AdamW's corrections.

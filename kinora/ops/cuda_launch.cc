@@ -20,19 +20,11 @@ kernels::StepControl* device_control(const at::Tensor& control) {
   return reinterpret_cast<kernels::StepControl*>(control.data_ptr<uint8_t>());
 }
 
-// Enough for all that a link of 64 GB/s brings, on an H100. With 64 an update beside a forward took
-// 1.6 times as long there: they read three arrays in as many places of the host's memory at once.
-constexpr int32_t kBlocksOfLink = 32;
-
 kernels::cuda::BucketTable launch_table(const BucketTable& table) {
-  kernels::cuda::BucketTable result{.buckets = reinterpret_cast<const kernels::UpdateBucket*>(
-                                        table.device_table().const_data_ptr<uint8_t>()),
-                                    .num_buckets = static_cast<int32_t>(table.buckets().size()),
-                                    .num_chunks = table.num_chunks()};
-  if (table.place() == StatePlace::kHost) {
-    result.max_blocks = kBlocksOfLink;
-  }
-  return result;
+  return {.buckets = reinterpret_cast<const kernels::UpdateBucket*>(
+              table.device_table().const_data_ptr<uint8_t>()),
+          .num_buckets = static_cast<int32_t>(table.buckets().size()),
+          .num_chunks = table.num_chunks()};
 }
 
 }  // namespace
@@ -75,6 +67,12 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
   const c10::cuda::CUDAGuard guard(control.device());
   KINORA_CUDA_CHECK(kernels::cuda::prepare_update(device_control(control), policy, exchange,
                                                   c10::cuda::getCurrentCUDAStream()));
+}
+
+void conclude_update(const at::Tensor& control) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(
+      kernels::cuda::conclude_update(device_control(control), c10::cuda::getCurrentCUDAStream()));
 }
 
 void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,

@@ -38,6 +38,8 @@ void add_sum_squares(const BucketTable& table, const at::Tensor& control);
 void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
                     const kernels::StepExchange* exchange);
 
+void conclude_update(const at::Tensor& control);
+
 void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
                      const at::Tensor& control);
 

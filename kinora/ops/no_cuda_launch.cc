@@ -35,6 +35,10 @@ void prepare_update(const at::Tensor& /*control*/, const kernels::UpdatePolicy& 
   no_kernels();
 }
 
+void conclude_update(const at::Tensor& /*control*/) {
+  no_kernels();
+}
+
 void make_directions(const BucketTable& /*table*/, const kernels::UpdateParameters& /*parameters*/,
                      const at::Tensor& /*control*/) {
   no_kernels();

@@ -389,8 +389,8 @@ kernels::StepReport wait_report(const at::Tensor& exchange, int64_t step, at::De
   }
 }
 
-BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels, StatePlace place)
-    : buckets_(std::move(buckets)), place_(place) {
+BucketTable::BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels)
+    : buckets_(std::move(buckets)) {
   std::vector<kernels::UpdateBucket> entries;
   for (const OptimizerBucket& bucket : buckets_) {
     check_bucket(bucket);
@@ -437,6 +437,18 @@ void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& poli
   } else {
     StepControl value = read_step_control(control);
     kernels::prepare_update(&value, policy, shared);
+    write_control(value, control);
+  }
+}
+
+void conclude_update(const at::Tensor& control) {
+  if (control.device().is_cpu()) {
+    kernels::conclude_update(host_control(control));
+  } else if (cuda::available()) {
+    cuda::conclude_update(control);
+  } else {
+    StepControl value = read_step_control(control);
+    kernels::conclude_update(&value);
     write_control(value, control);
   }
 }

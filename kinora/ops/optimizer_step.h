@@ -75,10 +75,6 @@ struct OptimizerBucket {
   [[nodiscard]] at::Device device() const { return grad.device(); }
 };
 
-/// Where the optimizer's state lies. A GPU updates what lies in the host's memory with few of its
-/// multiprocessors: the link is the limit, and others compute meanwhile.
-enum class StatePlace : uint8_t { kDevice, kHost };
-
 /// Buckets on one device with what the kernels need to go over all of them: made once.
 class BucketTable {
  public:
@@ -87,12 +83,10 @@ class BucketTable {
   /// All with the same number of EMAs. Throws kShape. Copies the table to the device: not within a
   /// graph.
   /// own_kernels: false on a GPU composes the update of ATen calls.
-  explicit BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels = true,
-                       StatePlace place = StatePlace::kDevice);
+  explicit BucketTable(std::vector<OptimizerBucket> buckets, bool own_kernels = true);
 
   [[nodiscard]] const std::vector<OptimizerBucket>& buckets() const { return buckets_; }
   [[nodiscard]] int64_t num_chunks() const { return num_chunks_; }
-  [[nodiscard]] StatePlace place() const { return place_; }
   /// kernels::UpdateBucket [buckets], uint8 on the device; undefined where no kernel of ours reads
   /// it.
   [[nodiscard]] const at::Tensor& device_table() const { return device_table_; }
@@ -102,7 +96,6 @@ class BucketTable {
  private:
   std::vector<OptimizerBucket> buckets_;
   int64_t num_chunks_ = 0;
-  StatePlace place_ = StatePlace::kDevice;
   at::Tensor device_table_;
   at::Tensor workspace_;
 };
@@ -115,6 +108,9 @@ void add_sum_squares(const BucketTable& table, const at::Tensor& control);
 /// @param exchange  undefined: the learning rate in the control block stays.
 void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
                     const at::Tensor& exchange = {});
+
+/// kernels::conclude_update, where the control block lies.
+void conclude_update(const at::Tensor& control);
 
 /// kernels::make_directions over all buckets.
 void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,

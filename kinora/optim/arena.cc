@@ -61,6 +61,22 @@ void check_options(const ArenaOptions& options) {
                  "reads the host's memory, got a share of ",
                  options.offload, " to offload. Hint: optim.offload=0");
   }
+  if (options.in_backward) {
+    KINORA_CHECK(takes_one_pass(options.rule) && !keeps_factors(options.rule), kConfig, "[arena] ",
+                 to_string(options.rule),
+                 " needs all gradients before the first update. Hint: optim.in_backward=false, or "
+                 "optim.rule=adamw, lion, sgd or schedule_free");
+    KINORA_CHECK(options.disk.empty(), kConfig,
+                 "[arena] state on a disk is updated when all gradients are there. Hint: "
+                 "optim.in_backward=false, or without optim.disk");
+    KINORA_CHECK(options.compute_type != at::kHalf, kConfig,
+                 "[arena] in fp16 gradients that overflow leave a whole step out, which must be "
+                 "known before the first update. Hint: optim.in_backward=false, or "
+                 "train.precision=bf16");
+    KINORA_CHECK(options.tensor.size() == 1 && options.pipeline.size() == 1, kConfig,
+                 "[arena] ranks that divide the model add up gradients at the end of backward. "
+                 "Hint: optim.in_backward=false, or parallel.tensor=1 and parallel.pipeline=1");
+  }
   KINORA_CHECK(
       options.disk.empty() || options.offload > 0.0, kConfig,
       "[arena] state on a disk is the share to offload, which is 0. Hint: optim.offload=1");
@@ -359,6 +375,24 @@ void choose_last(std::vector<Bucket>& buckets, double share, bool Bucket::*mark)
   }
 }
 
+/// Every so many of them, so that what is done for these is spread over a pass; of those alone that
+/// have `among` where it is given.
+void choose_spread(std::vector<Bucket>& buckets, double share, bool Bucket::*mark,
+                   bool Bucket::*among = nullptr) {
+  double due = 0.0;  // elements
+  for (Bucket& bucket : buckets) {
+    if (bucket.ring.empty() || (among != nullptr && !(bucket.*among))) {
+      continue;
+    }
+    const auto numel = static_cast<double>(bucket.numel);
+    due += share * numel;
+    if (due > 0.5 * numel) {
+      bucket.*mark = true;
+      due -= numel;
+    }
+  }
+}
+
 }  // namespace
 
 at::Tensor in_shape(const at::Tensor& elements, const Slot& slot) {
@@ -408,12 +442,20 @@ Arena::Arena(const std::vector<nn::NamedParameter>& parameters,
     bucket.slice_numel = divides ? bucket.numel / group.size() : bucket.numel;
     bucket.slice_begin = divides ? bucket.slice_numel * group.rank() : 0;
   }
-  choose_last(buckets_, options.offload, &Bucket::is_offloaded);
-  choose_last(buckets_, options.train ? options.offload_weights : 0.0, &Bucket::is_far);
+  const double far_weights = options.train ? options.offload_weights : 0.0;
+  if (options.in_backward) {
+    choose_spread(buckets_, options.offload, &Bucket::is_offloaded);
+    choose_spread(buckets_, far_weights > 0.0 ? far_weights / options.offload : 0.0,
+                  &Bucket::is_far, &Bucket::is_offloaded);
+  } else {
+    choose_last(buckets_, options.offload, &Bucket::is_offloaded);
+    choose_last(buckets_, far_weights, &Bucket::is_far);
+  }
   for (Bucket& bucket : buckets_) {
     const bool in_ring = !bucket.ring.empty();
     bucket.owns_compute = !in_ring || !(bucket.is_far || options.sharding.divides_compute());
-    bucket.owns_grad = !in_ring || !(bucket.is_far || options.sharding.divides_gradients());
+    bucket.owns_grad =
+        !in_ring || !(bucket.is_far || options.sharding.divides_gradients() || options.in_backward);
   }
   open_disk();
   check_host_memory(buckets_, options, disk_bytes_ - disk_memory_);
@@ -518,13 +560,11 @@ void Arena::make_rings() {
         return other.ring == bucket.ring && !(other.*owns);
       });
     };
-    for (size_t k = 0; k < kRingBuffers; ++k) {
-      if (owns_no(&Bucket::owns_compute)) {
-        ring.compute.push_back(at::zeros({numel}, options.dtype(type_of(bucket.fp32_island))));
-      }
-      if (owns_no(&Bucket::owns_grad)) {
-        ring.grad.push_back(at::zeros({numel}, options));
-      }
+    for (size_t k = 0; k < kRingBuffers && owns_no(&Bucket::owns_compute); ++k) {
+      ring.compute.push_back(at::zeros({numel}, options.dtype(type_of(bucket.fp32_island))));
+    }
+    for (size_t k = 0; k < gradient_buffers(options_) && owns_no(&Bucket::owns_grad); ++k) {
+      ring.grad.push_back(at::zeros({numel}, options));
     }
   }
 }
@@ -543,7 +583,7 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   }
   size_t turn = 0;
   if (!bucket->owns_compute || !bucket->owns_grad) {
-    turn = rings_.at(bucket->ring).next++ % kRingBuffers;
+    turn = rings_.at(bucket->ring).next++;
   }
 
   const bool is_far = options_.train && bucket->is_offloaded;
@@ -571,7 +611,8 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
   const bool is_fp32 = type_of(bucket->fp32_island) == at::kFloat;
   at::Tensor master;
   if (!bucket->owns_compute) {
-    bucket->whole_compute = rings_.at(bucket->ring).compute[turn].narrow(0, 0, bucket->numel);
+    bucket->whole_compute =
+        rings_.at(bucket->ring).compute[turn % kRingBuffers].narrow(0, 0, bucket->numel);
     // Of bf16 masters, which take its place below, it stays near.
     const bool keeps_it = options_.masters == kernels::MasterFormat::kF32;
     master = fp32_copy_of(slice_of(values), is_far && keeps_it && has_far_master(*bucket));
@@ -603,9 +644,16 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->whole_grad = at::zeros({bucket->numel}, fp32);
       bucket->grad = slice_of(bucket->whole_grad);
     } else {
-      bucket->whole_grad = rings_.at(bucket->ring).grad[turn].narrow(0, 0, bucket->numel);
-      bucket->grad = bucket->is_far ? state(bucket->slice_numel, at::kFloat)
-                                    : at::zeros({bucket->slice_numel}, fp32);
+      bucket->whole_grad = rings_.at(bucket->ring)
+                               .grad[turn % gradient_buffers(options_)]
+                               .narrow(0, 0, bucket->numel);
+      if (options_.in_backward && !options_.sharding.divides()) {
+        bucket->grad = bucket->whole_grad;
+      } else {
+        bucket->grad = bucket->is_far && !options_.in_backward
+                           ? state(bucket->slice_numel, at::kFloat)
+                           : at::zeros({bucket->slice_numel}, fp32);
+      }
     }
     const bool coded = options_.moments == kernels::MomentFormat::k8Bit;
     const at::ScalarType moments = coded ? at::kByte : at::kFloat;
@@ -738,7 +786,7 @@ int64_t Arena::offloaded_bytes(Role role) const {
     if (bucket.is_offloaded && is_state) {
       arrays.push_back(bucket.tensor(role));
       computes.push_back(has_far_master(bucket) ? at::Tensor() : bucket.master);
-    } else if (bucket.is_far && role.kind == Role::Kind::kGrad) {
+    } else if (bucket.is_far && !options_.in_backward && role.kind == Role::Kind::kGrad) {
       arrays.push_back(bucket.grad);
     } else if (bucket.is_far && role.kind == Role::Kind::kCompute) {
       arrays.push_back(bucket.compute);

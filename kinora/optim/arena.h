@@ -136,7 +136,8 @@ struct Bucket {
   int64_t slice_numel = 0;
 
   /// What forward reads, and where backward adds. Buckets of a ring take turns in few buffers where
-  /// these are divided (Sharding): then the content is theirs only while they are in use.
+  /// these are divided (Sharding), or gradients are not kept (ArenaOptions::in_backward): then the
+  /// content is theirs only while they are in use.
   at::Tensor whole_compute;
   at::Tensor whole_grad;  ///< fp32
 
@@ -158,7 +159,8 @@ struct Bucket {
   /// They are tensors of the arena's device all the same (device/host_memory.h).
   bool is_offloaded = false;
   /// Whether `compute` and `grad` lie in the host's memory, too: while the bucket is in use, a
-  /// buffer of its ring holds what forward reads, and another its gradients.
+  /// buffer of its ring holds what forward reads, and another its gradients. With
+  /// ArenaOptions::in_backward `grad` is in that buffer alone.
   bool is_far = false;
 
   /// This rank's slice of a role's array; undefined if there is none.
@@ -230,11 +232,14 @@ struct ArenaOptions {
     return ema_decays.size() + static_cast<size_t>(kernels::first_ema(rule));
   }
   /// Share of the ring buckets' elements, in [0, 1], whose state lies in the host's memory: that of
-  /// the buckets that are used last.
+  /// the buckets that are used last; with in_backward of every so many.
   double offload = 0.0;
   /// Share of them, at most `offload`, of which the host's memory has what forward reads and the
   /// gradients, too. For a model that says what it reads (parallel::DataParallel).
   double offload_weights = 0.0;
+  /// Updates come during backward, each bucket's when its gradients are there: gradients of a
+  /// ring's buckets take turns in its buffers, also where nobody divides them.
+  bool in_backward = false;
   /// A folder in which a file of each rank's takes that state in place of the host's memory: its
   /// tensors are then names of bytes there (disk_state.h), of the CPU whatever the device. Empty:
   /// none.
@@ -431,5 +436,9 @@ class Arena {
 
 /// Buffers of a ring of buckets: one in use, the other on its way.
 inline constexpr size_t kRingBuffers = 2;
+/// Of gradients one more where updates go on beside backward, so that it rarely waits for them.
+[[nodiscard]] inline size_t gradient_buffers(const ArenaOptions& options) {
+  return kRingBuffers + (options.in_backward && options.offload > 0.0 ? 1 : 0);
+}
 
 }  // namespace kinora::optim

@@ -1,16 +1,20 @@
 #include "kinora/optim/far_updates.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "kinora/core/error.h"
 #include "kinora/device/host_memory.h"
 
 namespace kinora::optim {
 namespace {
 
-// Of a piece's room: the gradient, and weights in fp32.
-constexpr int64_t kRoomBytes = FarUpdates::kPiece * 8;
-constexpr int64_t kAlignment = 64;
+/// Of a piece at the host: the gradient, and weights as forward reads them.
+int64_t host_room_bytes(bool is_half) {
+  return FarUpdates::kHostPiece * (is_half ? 6 : 8);
+}
 
 at::Tensor on_host(int64_t bytes, at::Device device) {
   return device::zeros_in_host_memory(bytes, at::kByte, device);
@@ -20,157 +24,124 @@ const volatile kernels::StepControl& content_of(const at::Tensor& control) {
   return *reinterpret_cast<const volatile kernels::StepControl*>(control.const_data_ptr());
 }
 
+/// Undefined for what lies in the memory of a GPU's host.
+at::Tensor seen_by_device(const at::Tensor& array) {
+  return array.is_cpu() || !device::seen_by_host(array).defined() ? array : at::Tensor();
+}
+
 }  // namespace
 
-FarUpdates::FarUpdates(at::Device device, size_t num_buckets)
-    : device_(device),
-      num_buckets_(num_buckets),
+FarUpdates::FarUpdates(at::Device device, size_t num_buckets,
+                       const kernels::UpdateParameters& parameters, const at::Tensor& rooms,
+                       bool is_half)
+    : parameters_(parameters),
+      device_control_(
+          at::empty({sizeof(kernels::StepControl)}, at::device(device).dtype(at::kByte))),
       control_(on_host(sizeof(kernels::StepControl), device)),
       host_control_(device::seen_by_host(control_)),
       done_control_(on_host(sizeof(kernels::StepControl), device)),
-      rooms_(on_host(kRoomBytes * static_cast<int64_t>(kRooms), device)),
-      link_(device, num_buckets),
-      copies_(device, num_buckets + kRooms),
-      host_(device, kRooms),
+      by_device_(device, num_buckets, rooms, kDeviceRooms, seen_by_device),
+      by_host_(device, num_buckets,
+               on_host(host_room_bytes(is_half) * static_cast<int64_t>(kHostRooms), device),
+               kHostRooms, device::seen_by_host),
       calls_(device) {}
 
-void FarUpdates::add(size_t bucket, ops::BucketTable by_device) {
-  buckets_.push_back({bucket, std::move(by_device), pieces_.size()});
-  first_of_host_ = buckets_.size();
+void FarUpdates::settle(bool host_helps, DiskUpdates* disk) {
+  disk_ = disk;
+  of_host_ = host_helps ? (buckets_.size() + 2) / 3 : 0;  // to begin with
 }
 
 void FarUpdates::clear() {
   buckets_.clear();
-  pieces_.clear();
+  by_device_.clear();
+  by_host_.clear();
 }
 
-at::Tensor FarUpdates::place_for(const at::Tensor& array, int64_t* used) const {
-  const int64_t begin = static_cast<int64_t>(room_of(pieces_.size())) * kRoomBytes + *used;
-  const auto bytes = static_cast<int64_t>(array.nbytes());
-  *used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  return rooms_.narrow(0, begin, bytes).view(array.scalar_type());
+bool FarUpdates::is_of_host(size_t i) const {
+  return (i + 1) * of_host_now_ / buckets_.size() != i * of_host_now_ / buckets_.size();
 }
 
-ops::OptimizerBucket FarUpdates::stage(const ops::OptimizerBucket& piece) {
-  Piece staged;
-  int64_t used = 0;
-  const auto place = [&](const at::Tensor& array, bool is_read, bool is_written) {
-    at::Tensor there = array.defined() ? device::seen_by_host(array) : array;
-    if (array.defined() && !there.defined()) {
-      const at::Tensor room = place_for(array, &used);
-      if (is_read) {
-        staged.in.push_back({array, room});
-      }
-      if (is_written) {
-        staged.out.push_back({room, array});
-      }
-      there = device::seen_by_host(room);
-    }
-    return there;
-  };
-  const bool has_master = piece.master.defined();
-  ops::OptimizerBucket result = piece;
-  result.grad = place(piece.grad, true, false);
-  result.master = place(piece.master, true, true);
-  result.compute = place(piece.compute, !has_master, true);
-  std::vector<at::Tensor*> state = {&result.exp_avg, &result.exp_avg_sq, &result.exp_avg_scales,
-                                    &result.exp_avg_sq_scales, &result.base};
-  for (at::Tensor& average : result.ema) {
-    state.push_back(&average);
-  }
-  for (at::Tensor* array : state) {
-    *array = array->defined() ? device::seen_by_host(*array) : *array;
-  }
-  if (used > 0 && !piece.leaves_grad) {
-    staged.zeroed = piece.grad;
-    result.leaves_grad = true;  // the copy
-  }
-  pieces_.push_back(std::move(staged));
-  // The host begins with a third of the buckets.
-  first_of_host_ = buckets_.size() - (buckets_.size() + 2) / 3;
-  return result;
-}
-
-void FarUpdates::add_piece(ops::BucketTable by_host) {
-  pieces_.back().table = std::move(by_host);
-}
-
-void FarUpdates::fetch(size_t piece) {
-  const Piece& fetched = pieces_[piece];
-  for (const Copy& copy : fetched.in) {
-    device::copy_bytes(copy.from, copy.to);
-  }
-  if (fetched.zeroed.defined()) {
-    fetched.zeroed.zero_();
-  }
-  copies_.mark(mark_of(piece));
-}
-
-void FarUpdates::update(size_t piece, const kernels::UpdateParameters& parameters) {
+void FarUpdates::update_by_host(size_t piece) {
   if (disk_ != nullptr) {
-    disk_->update(piece, parameters, host_control_);
+    disk_->update(piece, parameters_, host_control_);
   } else {
-    ops::update_weights(pieces_[piece].table, parameters, host_control_);
+    ops::update_weights(by_host_.table(piece), parameters_, host_control_);
   }
 }
 
-void FarUpdates::balance(size_t first) {
-  const bool link_is_done = content_of(done_control_).steps == content_of(control_).steps;
-  const size_t next = link_is_done ? first + 1 : first - std::min<size_t>(first, 1);
-  // Later steps may have begun meanwhile, as it was.
-  first_of_host_.compare_exchange_strong(first, std::min(next, buckets_.size()));
+void FarUpdates::balance(size_t of_host) {
+  const bool device_is_done = content_of(done_control_).steps >= content_of(control_).steps;
+  const size_t next = device_is_done ? of_host - 1 : of_host + 1;
+  // Later steps may have begun meanwhile, as it was. The host keeps one, to tell from.
+  of_host_.compare_exchange_strong(of_host, std::clamp<size_t>(next, 1, buckets_.size()));
 }
 
-void FarUpdates::launch_on_host(size_t first, const kernels::UpdateParameters& parameters) {
-  const size_t begin = buckets_[first].first_piece;
-  const size_t end = pieces_.size();
-  for (size_t piece = begin; piece < std::min(begin + kRooms, end); ++piece) {
-    copies_.run([&] { fetch(piece); });
-  }
-  size_t bucket = first;
-  for (size_t piece = begin; piece < end; ++piece) {
-    host_.run([&] {
-      copies_.wait(mark_of(piece));
-      calls_.enqueue([this, piece, first, parameters, is_last = piece + 1 == end] {
-        update(piece, parameters);
-        if (is_last && disk_ == nullptr) {
-          balance(first);
-        }
-      });
-      host_.mark(room_of(piece));
-    });
-    const bool ends_bucket = piece + 1 == end || (bucket + 1 < buckets_.size() &&
-                                                  buckets_[bucket + 1].first_piece == piece + 1);
-    copies_.run([&] {
-      host_.wait(room_of(piece));
-      for (const Copy& copy : pieces_[piece].out) {
-        device::copy_bytes(copy.from, copy.to);
-      }
-      if (ends_bucket) {
-        copies_.mark(buckets_[bucket].number);
-      }
-      if (piece + kRooms < end) {
-        fetch(piece + kRooms);
-      }
-    });
-    bucket += ends_bucket ? 1 : 0;
-  }
+void FarUpdates::wait_for_control() const {
+  by_device_.wait_for_control();
+  by_host_.wait_for_control();
 }
 
-void FarUpdates::launch(const kernels::UpdateParameters& parameters, const at::Tensor& control) {
+void FarUpdates::begin(const at::Tensor& control) {
   calls_.check();
-  const size_t first = first_of_host();
-  link_.run([&] {
-    for (size_t i = 0; i < first; ++i) {
-      ops::update_weights(buckets_[i].by_device, parameters, control);
-      link_.mark(buckets_[i].number);
-    }
-    device::copy_bytes(control, done_control_);
+  of_host_now_ = of_host();
+  by_device_.bring_control(control, device_control_);
+  by_host_.bring_control(control, control_);
+}
+
+void FarUpdates::launch_on_host(size_t bucket) {
+  by_host_.launch(
+      bucket, [this](size_t piece) { calls_.enqueue([this, piece] { update_by_host(piece); }); });
+}
+
+void FarUpdates::launch_on_device(size_t bucket) {
+  by_device_.launch(bucket, [this](size_t piece) {
+    ops::update_weights(by_device_.table(piece), parameters_, device_control_);
   });
-  if (first < buckets_.size()) {
-    copies_.run([&] { device::copy_bytes(control, control_); });
-    launch_on_host(first, parameters);
+}
+
+void FarUpdates::launch(size_t bucket) {
+  const auto found = std::ranges::find(buckets_, bucket);
+  KINORA_CHECK(found != buckets_.end(), kInternal, "[optim] bucket ", bucket, " is not far");
+  if (is_of_host(static_cast<size_t>(found - buckets_.begin()))) {
+    launch_on_host(bucket);
+  } else {
+    launch_on_device(bucket);
   }
+}
+
+void FarUpdates::launch_all() {
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (is_of_host(i)) {
+      launch_on_host(buckets_[i]);
+    }
+  }
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (!is_of_host(i)) {
+      launch_on_device(buckets_[i]);
+    }
+  }
+}
+
+void FarUpdates::end() {
+  by_device_.then_return([this] { device::copy_bytes(device_control_, done_control_); });
+  if (of_host_now_ > 0 && disk_ == nullptr) {
+    by_host_.then([this] { calls_.enqueue([this, of_host = of_host_now_] { balance(of_host); }); });
+  }
+}
+
+void FarUpdates::wait_for(size_t bucket) const {
+  by_device_.wait_for(bucket);
+  by_host_.wait_for(bucket);
+}
+
+void FarUpdates::wait_for_all() const {
+  by_device_.wait_for_all();
+  by_host_.wait_for_all();
+}
+
+void FarUpdates::wait_for_gradient(size_t bucket) const {
+  by_device_.wait_for_gradient(bucket);
+  by_host_.wait_for_gradient(bucket);
 }
 
 }  // namespace kinora::optim

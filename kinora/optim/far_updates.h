@@ -9,106 +9,95 @@
 #include <vector>
 
 #include "kinora/device/host_calls.h"
-#include "kinora/device/side_stream.h"
 #include "kinora/kernels/optimizer.h"
-#include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/disk_state.h"
+#include "kinora/optim/piece_updates.h"
 
 namespace kinora::optim {
 
 /// Updates of buckets whose state lies in the memory of a GPU's host, beside what the GPU computes:
-/// the first buckets by the GPU, over the link, and at the same time the last ones by the host's
-/// cores, to which gradients are copied and from which what forward reads comes back. Each step
-/// moves one bucket from those who were done last to the others. Both give the same bits. State on
-/// a disk is updated by the host alone.
+/// some buckets by the GPU, to which their state comes over the link, and at the same time the
+/// others by the host's cores, to which gradients come and from which what forward reads goes back.
+/// Each step moves one bucket from those who were done last to the others. Both give the same bits.
+/// State on a disk is updated by the host alone.
+///
+///   for each step:  wait_for_control();  the control block is prepared;  begin();
+///     launch() for each bucket, in any order, or launch_all();
+///     end();
 class FarUpdates {
  public:
-  /// Elements of a piece, of which the host updates one while others are copied.
-  static constexpr int64_t kPiece = int64_t{4} << 20;
+  /// Elements of a piece: of the GPU, and of the host, whose calls cost more.
+  static constexpr int64_t kDevicePiece = int64_t{2} << 20;
+  static constexpr int64_t kHostPiece = int64_t{4} << 20;
+  static constexpr int64_t kDeviceRooms = 4;
 
   /// num_buckets: the arena's.
-  FarUpdates(at::Device device, size_t num_buckets);
+  /// @param rooms   uint8 on the device: kDeviceRooms times what the host has of a piece
+  /// @param is_half  weights have a copy of 16 bits for forward
+  FarUpdates(at::Device device, size_t num_buckets, const kernels::UpdateParameters& parameters,
+             const at::Tensor& rooms, bool is_half);
 
-  /// The next bucket in the order of use, by its number in the arena: what the GPU updates it with.
-  void add(size_t bucket, ops::BucketTable by_device);
-  /// Its next piece, with the arrays that are not in the host's memory replaced by their place
-  /// there; and what updates these. Either all buckets have pieces or none has: then the host
-  /// updates nothing.
-  [[nodiscard]] ops::OptimizerBucket stage(const ops::OptimizerBucket& piece);
-  void add_piece(ops::BucketTable by_host);
-  /// Whose pieces, one by one, those of stage() are, and who then has what updates them; null:
-  /// nobody's.
-  void updates_on_disk(DiskUpdates* disk) { disk_ = disk; }
+  /// A bucket, by its number in the arena, in their order.
+  void add(size_t bucket) { buckets_.push_back(bucket); }
+  /// Its pieces: with what updates each of them.
+  [[nodiscard]] PieceUpdates& by_device() { return by_device_; }
+  /// Likewise. Either all buckets have such pieces or none has: then the host updates nothing.
+  [[nodiscard]] PieceUpdates& by_host() { return by_host_; }
+  /// When all have been added: whether the host has pieces; and whose they are, one by one, and who
+  /// then has what updates them; null: nobody's.
+  void settle(bool host_helps, DiskUpdates* disk);
   /// No buckets. Between steps whose updates are done.
   void clear();
 
-  /// One step of all buckets. The current stream goes on.
-  void launch(const kernels::UpdateParameters& parameters, const at::Tensor& control);
+  /// The current stream waits until no step reads the control block any more.
+  void wait_for_control() const;
+  void begin(const at::Tensor& control);
+  /// Of one of the buckets, whose gradients the current stream has made. It goes on.
+  void launch(size_t bucket);
+  /// First those of the host: a stream takes so many orders at once, and those for the device would
+  /// keep these waiting.
+  void launch_all();
+  void end();
+
   /// The current stream waits for a bucket of the arena; for all.
-  void wait_for(size_t bucket) const {
-    copies_.wait(bucket);
-    link_.wait(bucket);
-  }
-  void wait_for_all() const {
-    copies_.wait_for_all();
-    link_.wait_for_all();
-  }
+  void wait_for(size_t bucket) const;
+  void wait_for_all() const;
+  /// The current stream waits until the gradients of a bucket of the arena have been read.
+  void wait_for_gradient(size_t bucket) const;
   /// Throws what an update by the host has thrown.
   void check() const { calls_.check(); }
   /// Buckets that the host updates in the next step, of all that are here.
-  [[nodiscard]] std::pair<size_t, size_t> shares() const {
-    return {buckets_.size() - first_of_host(), buckets_.size()};
-  }
+  [[nodiscard]] std::pair<size_t, size_t> shares() const { return {of_host(), buckets_.size()}; }
 
  private:
-  /// Pieces under way at once.
-  static constexpr size_t kRooms = 3;
+  /// Gradients that are at the host before their turn: of a few blocks, so that backward goes on.
+  static constexpr size_t kHostRooms = 16;
 
-  struct Copy {
-    at::Tensor from;
-    at::Tensor to;
-  };
-  struct Piece {
-    std::vector<Copy> in;
-    std::vector<Copy> out;
-    at::Tensor zeroed;  // when it has been copied; undefined: nothing
-    ops::BucketTable table;
-  };
-  struct Bucket {
-    size_t number;
-    ops::BucketTable by_device;
-    size_t first_piece;
-  };
-
-  /// In buckets_.
-  [[nodiscard]] size_t first_of_host() const {
-    return disk_ != nullptr ? 0 : first_of_host_.load();
+  [[nodiscard]] size_t of_host() const {
+    return disk_ != nullptr ? buckets_.size() : of_host_.load();
   }
-  [[nodiscard]] at::Tensor place_for(const at::Tensor& array, int64_t* used) const;
-  [[nodiscard]] static size_t room_of(size_t piece) { return piece % kRooms; }
-  [[nodiscard]] size_t mark_of(size_t piece) const { return num_buckets_ + room_of(piece); }
-  void fetch(size_t piece);
-  void update(size_t piece, const kernels::UpdateParameters& parameters);
-  void launch_on_host(size_t first, const kernels::UpdateParameters& parameters);
-  /// When the host is done with a step in which it updated the buckets from `first` on.
-  void balance(size_t first);
+  /// Whether the host has the i-th of buckets_ in this step: every so many of them.
+  [[nodiscard]] bool is_of_host(size_t i) const;
+  void launch_on_host(size_t bucket);
+  void launch_on_device(size_t bucket);
+  void update_by_host(size_t piece);
+  /// When the host is done with a step in which it had so many buckets.
+  void balance(size_t of_host);
 
-  at::Device device_;
-  size_t num_buckets_;
-  std::vector<Bucket> buckets_;
-  std::vector<Piece> pieces_;
+  kernels::UpdateParameters parameters_;
+  std::vector<size_t> buckets_;
   DiskUpdates* disk_ = nullptr;
-  std::atomic<size_t> first_of_host_ = 0;  // where the GPU takes a part
-  // In the host's memory: the control block of this step, and that of the last one whose updates
-  // over the link are done.
+  std::atomic<size_t> of_host_ = 0;  // buckets, where the GPU takes a part
+  size_t of_host_now_ = 0;           // of them in this step
+  // The control block of this step: on the device; in the host's memory; and there that of the last
+  // step whose updates by the device are done.
+  at::Tensor device_control_;
   at::Tensor control_;
-  at::Tensor host_control_;  // the former, as the host sees it
+  at::Tensor host_control_;  // control_, as the host sees it
   at::Tensor done_control_;
-  at::Tensor rooms_;
-  device::SideStream link_;    // marks: the arena's buckets
-  device::SideStream copies_;  // the arena's buckets, then rooms
-  device::SideStream host_;    // rooms
-  device::HostCalls calls_;    // last: calls use the others
+  PieceUpdates by_device_;
+  PieceUpdates by_host_;
+  device::HostCalls calls_;  // last: calls use the others
 };
 
 }  // namespace kinora::optim

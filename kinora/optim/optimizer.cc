@@ -1,5 +1,7 @@
 #include "kinora/optim/optimizer.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -105,6 +107,26 @@ ops::OptimizerBucket gradient_of(const ops::OptimizerBucket& bucket) {
   return result;
 }
 
+/// What the host has of a piece that a GPU updates; on a disk nothing is for the GPU.
+int64_t far_piece_bytes(const ArenaOptions& options) {
+  if (!options.disk.empty()) {
+    return 0;
+  }
+  const bool coded = options.moments == kernels::MomentFormat::k8Bit;
+  const int64_t moments = (keeps_first_moments(options.rule) ? 1 : 0) +
+                          (kernels::has_second_moment(options.rule) ? 1 : 0);
+  const int64_t words = static_cast<int64_t>(options.num_averages()) +
+                        (options.masters == kernels::MasterFormat::kF32 ? 1 : 0) +
+                        (keeps_base(options.rule) ? 1 : 0) + (coded ? 0 : moments);
+  // What forward reads, and gradients.
+  const int64_t far_weights = options.offload_weights == 0.0 ? 0 : options.in_backward ? 2 : 6;
+  // A code, and a scale for each kCodeBlock of them; room to align each array.
+  constexpr int64_t kScales = FarUpdates::kDevicePiece / kernels::kCodeBlock * 4;
+  constexpr int64_t kAligned = 4096;
+  return FarUpdates::kDevicePiece * (4 * words + far_weights) +
+         (coded ? moments * (FarUpdates::kDevicePiece + kScales) : 0) + kAligned;
+}
+
 double beta2_of(const OptimizerConfig& config) {
   constexpr double kAdamW = 0.999;
   constexpr double kLion = 0.99;
@@ -166,7 +188,7 @@ const char* to_string(kernels::MasterFormat format) {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own_kernels)
-    : rule_(config.rule), own_kernels_(own_kernels) {
+    : rule_(config.rule), in_backward_(arena.options().in_backward), own_kernels_(own_kernels) {
   for (const double beta : {config.momentum, config.beta1, config.beta2, config.beta3}) {
     KINORA_CHECK(beta >= 0.0 && beta < 1.0, kConfig, "[optim] betas must be in [0, 1), got ", beta);
   }
@@ -178,6 +200,10 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
                config.max_grad_norm);
   KINORA_CHECK(config.d0 > 0.0 && config.d_coef > 0.0, kConfig,
                "[optim] d0 and d_coef must be above 0, got ", config.d0, " and ", config.d_coef);
+  KINORA_CHECK(!in_backward_ || config.max_grad_norm == 0.0, kConfig,
+               "[optim] clipping by the norm of all gradients needs them all before the first "
+               "update, and optim.in_backward does not keep them. Hint: optim.max_grad_norm=0, or "
+               "optim.in_backward=false");
   KINORA_CHECK(arena.options().train, kConfig, "[optim] this arena was made for sampling");
   KINORA_CHECK(arena.options().rule == config.rule, kConfig,
                "[optim] this arena has the moments of ", to_string(arena.options().rule),
@@ -219,9 +245,15 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   of_matrices_ = parameters_;
   of_matrices_.rule = kernels::UpdateRule::kMuon;
   of_matrices_.beta1 = config.momentum;
-  if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) &&
-      arena.options().device.is_cuda()) {
-    far_ = std::make_unique<FarUpdates>(arena.options().device, arena.buckets().size());
+  const at::Device device = arena.options().device;
+  if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) && !device.is_cpu()) {
+    // Of a dry run, too, which has no GPU.
+    far_rooms_ = at::empty({FarUpdates::kDeviceRooms * far_piece_bytes(arena.options())},
+                           at::device(device).dtype(at::kByte));
+    if (device.is_cuda()) {
+      far_ = std::make_unique<FarUpdates>(device, arena.buckets().size(), parameters_, far_rooms_,
+                                          arena.options().compute_type != at::kFloat);
+    }
   }
 }
 
@@ -270,9 +302,14 @@ void Optimizer::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> boxes;
   std::vector<ops::OptimizerBucket> wholes;
   std::vector<ops::OptimizerBucket> shared;
+  grads_.clear();
+  updates_.clear();
+  shards_ = arena.options().sharding.divides() ? arena.options().sharding.group : comm::Group{};
   const bool has_stages = arena.options().pipeline.size() > 1;
   const bool on_disk = arena.disk() != nullptr;
+  bool host_helps = false;
   if (far_ != nullptr) {
+    wait_for_all();
     (void)ops::read_step_control(control_);  // its updates are done
     far_->clear();
   }
@@ -282,7 +319,7 @@ void Optimizer::prepare(const Arena& arena) {
     const bool rounds = !bucket.compute.is_same(bucket.master);
     // Of divided gradients this is but a slice, and those at the host come there: who brings them
     // starts them anew.
-    const bool leaves = arena.options().sharding.divides() || bucket.is_far ||
+    const bool leaves = arena.options().sharding.divides() || !bucket.owns_grad ||
                         (leaves_gradients_ && !bucket.fp32_island);
     const bool stochastic = bucket.master.scalar_type() == at::kBFloat16;
     const ops::OptimizerBucket whole{
@@ -306,23 +343,23 @@ void Optimizer::prepare(const Arena& arena) {
       (slot.box ? boxes : has_stages && !slot.stage ? shared : wholes).push_back(buckets.back());
       (stretch.first->is_matrix ? matrices : parts).push_back(buckets.back());
     }
-    if (bucket.is_offloaded && (on_disk || far_ != nullptr)) {
-      bool by_host = on_disk;
-      if (far_ != nullptr) {
-        ops::BucketTable by_device;
-        if (!on_disk) {
-          by_device = ops::BucketTable(std::move(parts), own_kernels_, ops::StatePlace::kHost);
-          by_host = by_device.device_table().defined();  // whose bits are the CPU's
-        }
-        far_->add(i, std::move(by_device));
+    const bool is_near = !bucket.is_offloaded || (!on_disk && far_ == nullptr);
+    if (in_backward_) {
+      std::vector<ops::OptimizerBucket> gradients;
+      for (const ops::OptimizerBucket& part : parts) {
+        gradients.push_back(gradient_of(part));
       }
-      if (!by_host) {
-        continue;
-      }
-      const int64_t size = on_disk ? DiskUpdates::kPiece : FarUpdates::kPiece;
+      grads_.emplace_back(std::move(gradients), own_kernels_);
+      updates_.push_back(is_near ? ops::BucketTable(parts, own_kernels_) : ops::BucketTable());
+    }
+    if (is_near) {
+      near.insert(near.end(), parts.begin(), parts.end());
+      continue;
+    }
+    /// Gives `updates` the bucket's pieces, and what updates each.
+    const auto add_pieces = [&](int64_t size, auto& updates, const auto& stage) {
       for (const auto& [piece, arrays] : pieces_of(whole, bucket, size)) {
-        ops::OptimizerBucket staged = on_disk ? on_disk_->stage(arrays) : arrays;
-        staged = far_ != nullptr ? far_->stage(staged) : staged;
+        const ops::OptimizerBucket staged = stage(arrays);
         std::vector<ops::OptimizerBucket> stretches;
         for (Stretch stretch : stretches_of(bucket, stochastic)) {
           stretch.begin = std::max(stretch.begin, piece.begin);
@@ -331,15 +368,33 @@ void Optimizer::prepare(const Arena& arena) {
             stretches.push_back(part_of(staged, stretch, bucket, piece.begin));
           }
         }
-        ops::BucketTable table(std::move(stretches), own_kernels_);
-        on_disk ? on_disk_->add(std::move(table)) : far_->add_piece(std::move(table));
+        updates.add(ops::BucketTable(std::move(stretches), own_kernels_));
       }
-    } else {
-      near.insert(near.end(), parts.begin(), parts.end());
+    };
+    if (far_ == nullptr) {
+      add_pieces(DiskUpdates::kPiece, *on_disk_,
+                 [&](const ops::OptimizerBucket& piece) { return on_disk_->stage(piece); });
+      continue;
+    }
+    far_->add(i);
+    if (on_disk) {
+      add_pieces(DiskUpdates::kPiece, *on_disk_, [&](const ops::OptimizerBucket& piece) {
+        return far_->by_host().stage(i, on_disk_->stage(piece));
+      });
+      continue;
+    }
+    add_pieces(FarUpdates::kDevicePiece, far_->by_device(), [&](const ops::OptimizerBucket& piece) {
+      return far_->by_device().stage(i, piece);
+    });
+    host_helps = far_->by_device().table(0).device_table().defined();  // whose bits are the CPU's
+    if (host_helps) {
+      add_pieces(FarUpdates::kHostPiece, far_->by_host(), [&](const ops::OptimizerBucket& piece) {
+        return far_->by_host().stage(i, piece);
+      });
     }
   }
   if (far_ != nullptr) {
-    far_->updates_on_disk(on_disk_.get());
+    far_->settle(host_helps, on_disk_.get());
   }
   if (has_stages || arena.options().tensor.size() > 1) {
     shared_ = ops::BucketTable(std::move(shared), own_kernels_);
@@ -386,6 +441,7 @@ void Optimizer::add_sum_squares(const Arena& arena) {
 
 void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
   check_raw(arena);
+  KINORA_CHECK(!in_backward_, kInternal, "[optim] this arena keeps no gradients for a step");
   wait_for_all();
   prepare(arena);
   add_sum_squares(arena);
@@ -412,7 +468,53 @@ void Optimizer::launch_step(Arena& arena, const at::Tensor& loss) {
   }
   ops::publish_report(control_, loss, exchange_);
   if (far_ != nullptr) {
-    far_->launch(parameters_, control_);
+    far_->begin(control_);
+    far_->launch_all();
+    far_->end();
+  }
+}
+
+int64_t Optimizer::begin_updates(Arena& arena, double lr) {
+  check_raw(arena);
+  KINORA_CHECK(in_backward_, kInternal, "[optim] this arena keeps gradients until all are there");
+  prepare(arena);
+  const int64_t step = begin_step(lr);
+  if (far_ != nullptr) {
+    far_->wait_for_control();
+  }
+  ops::prepare_update(control_, policy_, exchange_);
+  if (far_ != nullptr) {
+    far_->begin(control_);
+  }
+  return step;
+}
+
+void Optimizer::update(size_t bucket) {
+  ops::add_sum_squares(grads_[bucket], control_);
+  if (!updates_[bucket].buckets().empty()) {
+    ops::update_weights(updates_[bucket], parameters_, control_);
+  } else {
+    far_->launch(bucket);
+  }
+}
+
+void Optimizer::wait_for_gradient(size_t bucket) const {
+  if (far_ != nullptr) {
+    far_->wait_for_gradient(bucket);
+  }
+}
+
+void Optimizer::end_updates(const at::Tensor& loss) {
+  if (shards_.size() > 1) {
+    const at::Tensor sum = ops::sum_squares_of(control_);
+    const at::Tensor over_ranks = sum.to(at::kFloat);
+    shards_.all_reduce(over_ranks);
+    sum.copy_(over_ranks);
+  }
+  ops::conclude_update(control_);
+  ops::publish_report(control_, loss, exchange_);
+  if (far_ != nullptr) {
+    far_->end();
   }
 }
 
@@ -432,6 +534,11 @@ StepResult Optimizer::wait_report(int64_t step) const {
   KINORA_CHECK(step >= 1 && step <= steps_, kInternal, "[optim] step ", step,
                " has not begun, the last one is ", steps_);
   const kernels::StepReport report = ops::wait_report(exchange_, step, control_.device());
+  KINORA_CHECK(report.skipped == 0 || !in_backward_, kDiverged,
+               "[optim] gradients are not finite (the loss is ", report.loss,
+               "), and optim.in_backward has updated weights with them already: these are lost. "
+               "Hint: go on from the last checkpoint; with optim.in_backward=false such a step is "
+               "left out");
   return {report.grad_norm,     report.skipped != 0, report.loss_scale, report.applied_steps,
           report.skipped_steps, report.loss,         report.distance};
 }

@@ -52,6 +52,7 @@ struct OptimizerConfig {
   double max_grad_norm = 0.0;    ///< of all gradients together; 0: no clipping
   double offload = 0.0;          ///< ArenaOptions::offload
   double offload_weights = 0.0;  ///< ArenaOptions::offload_weights
+  bool in_backward = false;      ///< ArenaOptions::in_backward
   std::string disk = {};         ///< ArenaOptions::disk
   double d0 = 1e-6;              ///< Prodigy: the distance that it begins with
   double d_coef = 1.0;           ///< Prodigy: what its estimates are multiplied by
@@ -103,6 +104,12 @@ struct OptimizerState {
 ///   a graph: launch_step recorded once;     then for each step begin_step(lr); replay;
 ///   wait_report(step)                  at any time until kStepRing steps later
 ///
+/// With ArenaOptions::in_backward updates come one by one, which need no norm: no clipping then,
+/// and a step whose gradients turn out not to be finite cannot be left out.
+///
+///   begin_updates(arena, lr);   for each bucket, when backward has its gradients: update(bucket);
+///   end_updates(loss)
+///
 /// Buckets whose state lies out of a GPU's memory are updated beside it (FarUpdates): the GPU goes
 /// on with the next forward meanwhile, and waits for each bucket before it reads it (wait_for), or
 /// for all (wait_for_all). Such steps are not for graphs. State on a disk is updated piece by piece
@@ -125,7 +132,8 @@ class Optimizer {
   /// @param loss  to appear in the report: one fp32 element on the arena's device, or undefined.
   int64_t enqueue_step(Arena& arena, double lr, const at::Tensor& loss = {});
 
-  /// The results of a step, once it is done. Makes no call that waits for the device.
+  /// The results of a step, once it is done. Makes no call that waits for the device. kDiverged
+  /// where updates in backward have used gradients that are not finite: weights and state are lost.
   [[nodiscard]] StepResult wait_report(int64_t step) const;
 
   /// Announces a step and its learning rate to the device, and returns its number. Waits only if
@@ -134,6 +142,17 @@ class Optimizer {
   /// Enqueues a step's work on the current stream. `loss` must stay where it is for a recorded
   /// graph. Before recording one, call this once, or prepare(), which copies to the device.
   void launch_step(Arena& arena, const at::Tensor& loss = {});
+  // Of an arena whose updates come in backward: a step in parts, on the current stream.
+  /// Announces the step as begin_step does, and returns its number. Makes what steps on this arena
+  /// need: before the first one, not while a graph is recorded.
+  int64_t begin_updates(Arena& arena, double lr);
+  /// Of bucket i of the arena, each once: its gradients are there. May be recorded in a graph where
+  /// none runs beside (runs_beside).
+  void update(size_t bucket);
+  /// The current stream waits until the gradients of bucket i have been read.
+  void wait_for_gradient(size_t bucket) const;
+  void end_updates(const at::Tensor& loss = {});
+
   /// Of the gradients of all ranks' parameters, each counted once.
   void add_sum_squares(const Arena& arena);
   /// Does not zero the gradients of buckets that are no fp32 islands: the next backward overwrites
@@ -170,6 +189,10 @@ class Optimizer {
   /// Of an arena: all buckets; those whose state is on the device; Muon's matrices, which are not
   /// in near_.
   ops::BucketTable table_;
+  /// Of an arena whose updates come in backward, [bucket]: its gradients; what updates it on the
+  /// device.
+  std::vector<ops::BucketTable> grads_;
+  std::vector<ops::BucketTable> updates_;
   // Where ranks divide the model: of what each along `tensor` has a part of, of what all of them
   // have, and of what all stages have, too.
   ops::BucketTable boxes_;
@@ -180,10 +203,13 @@ class Optimizer {
   kernels::FactoredRule factored_;                  // of kAdafactor and kCame
   std::unique_ptr<FactoredDirections> directions_;  // of these; null: composed
   std::unique_ptr<DiskUpdates> on_disk_;            // of buckets in none of these; null: none
+  at::Tensor far_rooms_;                            // of far_
   std::unique_ptr<FarUpdates> far_;                 // of such buckets, too; null: none, or no GPU
   std::vector<at::Tensor> arrays_;                  // of the arena that table_ is of
+  comm::Group shards_;                              // of the arena's state, where ranks divide it
   int64_t steps_ = 0;                               // begun
   bool leaves_gradients_ = false;
+  bool in_backward_;
   bool own_kernels_;
 };
 

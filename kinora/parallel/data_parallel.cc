@@ -64,7 +64,9 @@ DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replica
     }
     add(end, bucket.numel);
     const bool takes_turns = !bucket.owns_compute || !bucket.owns_grad;
-    turn_.push_back(takes_turns ? turns[bucket.ring]++ % optim::kRingBuffers : 0);
+    const size_t turn = takes_turns ? turns[bucket.ring]++ : 0;
+    turn_.push_back(turn % optim::kRingBuffers);
+    grad_turn_.push_back(turn % optim::gradient_buffers(arena.options()));
     if (!bucket.owns_compute) {
       rings_[bucket.ring].resize(optim::kRingBuffers);
     }
@@ -95,6 +97,10 @@ void DataParallel::begin_step() {
 }
 
 void DataParallel::begin_pass(bool first, bool last) {
+  KINORA_CHECK(!options_.update || (first && last), kConfig,
+               "[data_parallel] updates in backward keep no gradients, which several micro-batches "
+               "would add up. Hint: optim.in_backward=false, or a train.micro_batch that makes one "
+               "a step");
   in_pass_ = true;
   is_first_ = first;
   is_last_ = last;
@@ -331,13 +337,22 @@ void DataParallel::make_grad_ready(size_t bucket) {
   // The reduction of who had the buffer before, and, since they end in order, of all before it.
   const auto before = std::find_if(reducing_.rbegin(), reducing_.rend(), [&](const Reduction& r) {
     return arena_.buckets()[r.bucket].ring == arena_.buckets()[bucket].ring &&
-           turn_[r.bucket] == turn_[bucket];
+           grad_turn_[r.bucket] == grad_turn_[bucket];
   });
   if (before != reducing_.rend()) {
     const device::Lap lap(waiting_);
     for (auto count = std::distance(before, reducing_.rend()); count > 0; --count) {
       finish_oldest();
     }
+  }
+  if (options_.before_reuse) {
+    std::vector<std::optional<size_t>>& holders = last_grad_[arena_.buckets()[bucket].ring];
+    holders.resize(optim::gradient_buffers(arena_.options()));
+    std::optional<size_t>& last = holders[grad_turn_[bucket]];
+    if (last) {
+      options_.before_reuse(*last);
+    }
+    last = bucket;
   }
   const at::NoGradGuard no_grad;
   if (options_.overwrites_gradients && starts_empty(is_first_)) {
@@ -377,7 +392,8 @@ void DataParallel::reduce(size_t bucket_index) {
   }
   const at::NoGradGuard no_grad;
   const bool divides = arena_.options().sharding.divides();
-  if (bucket.is_far && !divides) {
+  const bool goes_to_host = bucket.is_far && !options_.update;
+  if (goes_to_host && !divides) {
     reducing_.push_back({.bucket = bucket_index, .work = send_to_host(bucket_index), .lane = {}});
     return;
   }
@@ -385,7 +401,7 @@ void DataParallel::reduce(size_t bucket_index) {
   Reduction reduction{.bucket = bucket_index, .work = {}, .lane = std::nullopt};
   at::Tensor source = bucket.whole_grad;
   at::Tensor target = bucket.grad;
-  if (is_typed || bucket.is_far || (!bucket.owns_grad && !is_first_)) {
+  if (is_typed || goes_to_host || (!bucket.owns_grad && !is_first_)) {
     reduction.lane = free_lane(bucket_index);
     const Lane& lane = lanes_[*reduction.lane];
     target = lane.slice.narrow(0, 0, bucket.slice_numel);
@@ -397,6 +413,9 @@ void DataParallel::reduce(size_t bucket_index) {
   reduction.work = divides ? torus_.reduce_scatter_async(target, source)
                            : shard_group().all_reduce_async(source);
   reducing_.push_back(std::move(reduction));
+  if (options_.update && shard_group().size() == 1) {
+    finish_oldest();  // nothing is on its way
+  }
 }
 
 void DataParallel::wait(std::optional<comm::Work>& work) {
@@ -425,7 +444,15 @@ void DataParallel::finish_oldest() {
     lane.is_busy = false;
   }
   if (is_last_ && replicate_.size() > 1) {
-    replicating_.push_back(replicate_.all_reduce_async(bucket.grad));
+    comm::Work work = replicate_.all_reduce_async(bucket.grad);
+    if (options_.update) {
+      work.wait();
+    } else {
+      replicating_.push_back(std::move(work));
+    }
+  }
+  if (options_.update) {
+    options_.update(reduction.bucket);
   }
 }
 

@@ -38,6 +38,11 @@ struct DataParallelOptions {
   /// Before what forward reads of a bucket is fetched from the host's memory, with the stream that
   /// fetches it as the current one; may be empty.
   std::function<void(size_t bucket)> before_fetch = {};
+  /// With optim::ArenaOptions::in_backward: in a step's only pass, when the gradients of a bucket
+  /// are those of all ranks, on the current stream; and before its buffer takes those of another
+  /// one.
+  std::function<void(size_t bucket)> update = {};
+  std::function<void(size_t bucket)> before_reuse = {};
   /// Of these values (fp32) begin_step() takes the largest over all ranks; undefined: none.
   at::Tensor largest = {};
 };
@@ -156,7 +161,10 @@ class DataParallel {
   std::vector<std::optional<comm::Work>> gathering_;  // [bucket], of those gathered once a step
   std::vector<bool> is_reduced_;                      // [bucket], in this pass
   std::vector<size_t> turn_;                          // [bucket]: which of its ring's buffers
+  std::vector<size_t> grad_turn_;                     // [bucket]: which of those of gradients
   std::unordered_map<std::string, std::vector<Resident>> rings_;
+  // Whose gradients a ring's buffers have had last.
+  std::unordered_map<std::string, std::vector<std::optional<size_t>>> last_grad_;
 
   // The order of use, of the first pass; later ones look ahead in it.
   std::vector<size_t> order_;

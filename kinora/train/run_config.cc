@@ -304,6 +304,20 @@ void describe_optim(Fields& fields, optim::OptimizerConfig& optim) {
       .check("be 0 with optim.disk",
              [&optim] { return optim.offload_weights == 0.0 || optim.disk.empty(); });
   fields
+      .add(
+          "in_backward", optim.in_backward,
+          "Update each block during backward, as soon as its gradients are there: gradients of two "
+          "blocks at a time take memory, and updates of what lies in the host's memory go on "
+          "meanwhile. The same weights. A step whose gradients are not finite ends the run.")
+      .check("be false unless optim.rule is adamw, lion, sgd or schedule_free",
+             [&optim, takes_one_pass] {
+               return !optim.in_backward || (takes_one_pass() && !optim::keeps_factors(optim.rule));
+             })
+      .check("be false with optim.max_grad_norm, which needs the norm of all gradients first",
+             [&optim] { return !optim.in_backward || optim.max_grad_norm == 0.0; })
+      .check("be false with optim.disk",
+             [&optim] { return !optim.in_backward || optim.disk.empty(); });
+  fields
       .add("disk", optim.disk,
            "Folder on a fast disk: the share that optim.offload says lies in a file there, without "
            "a name, and not in the host's memory. Beside a GPU the host's cores update it. Empty = "

@@ -56,18 +56,21 @@ void RunSteps::begin(StepSamples samples) {
                       .waited = {}};
   run_.enter(Phase::kForwardBackward, pending.step);
   using Part = StepOutOfMemory::Part;
-  const at::Tensor loss = within_memory(pending.step, Part::kForwardBackward, [&] {
+  Boosted& boosted = run_.trainable->boosted();
+  const bool in_backward = run_.config.optim.in_backward;
+  const Part passes = in_backward ? Part::kUpdate : Part::kForwardBackward;
+  const at::Tensor loss = within_memory(pending.step, passes, [&] {
+    boosted.begin_update(pending.lr);
     return step_.forward_backward(pending.samples.batches, state.step, prior_of(pending.samples));
   });
-  if (self_test_) {
+  if (self_test_ && !in_backward) {
     self_test_->see_gradients(run_.trainable->arena());
   }
-  Boosted& boosted = run_.trainable->boosted();
   if (const auto* parallel = boosted.parallel(); parallel != nullptr) {
     pending.waited = parallel->waited();
   }
-  pending.number = within_memory(pending.step, Part::kUpdate,
-                                 [&] { return boosted.enqueue_update(pending.lr, loss); });
+  pending.number =
+      within_memory(pending.step, Part::kUpdate, [&] { return boosted.enqueue_update(loss); });
   state.step += 1;
   (pending.samples.kind == StepKind::kData ? state.position : state.image_position) +=
       pending.samples.global_batch;
@@ -101,6 +104,9 @@ StepRecord RunSteps::finish() {
     const kernels::UpdateRule rule = run_.config.optim.rule;
     const bool begins_small =
         rule == kernels::UpdateRule::kSgd || rule == kernels::UpdateRule::kProdigy;
+    if (run_.config.optim.in_backward) {
+      self_test_->see_moments(run_.trainable->arena());
+    }
     self_test_->finish(run_.trainable->arena(),
                        begins_small ? SelfTest::SmallSteps::kWarn : SelfTest::SmallSteps::kStop);
     self_test_.reset();

@@ -57,13 +57,25 @@ SelfTest::SelfTest(std::vector<nn::NamedParameter> parameters, const optim::Aren
                                   at::device(arena.options().device).dtype(at::kFloat))),
       first_fingerprint_(fingerprints(parameters_, arena)) {}
 
-void SelfTest::see_gradients(const optim::Arena& arena) {
+void SelfTest::see(const optim::Arena& arena, optim::Role role) {
   std::vector<at::Tensor> largest;
   for (const nn::NamedParameter& named : parameters_) {
-    const at::Tensor own = arena.own_part(named.path, optim::Role::grad()).values;
+    const at::Tensor own = arena.fetched(arena.own_part(named.path, role).values);
     largest.push_back(own.numel() > 0 ? own.abs().max() : at::zeros({}, own.options()));
   }
   largest_gradient_ = at::maximum(largest_gradient_, at::stack(largest));
+}
+
+void SelfTest::see_gradients(const optim::Arena& arena) {
+  see(arena, optim::Role::grad());
+}
+
+void SelfTest::see_moments(const optim::Arena& arena) {
+  const bool coded = arena.options().moments == kernels::MomentFormat::k8Bit;
+  const bool has_first = optim::keeps_first_moments(arena.options().rule);
+  see(arena, coded       ? optim::Role::exp_avg_scales()
+             : has_first ? optim::Role::exp_avg()
+                         : optim::Role::exp_avg_sq());
 }
 
 void SelfTest::finish(const optim::Arena& arena, SmallSteps small_steps) const {

@@ -29,11 +29,17 @@ class SelfTest {
   /// After backward and before the update of each of the first steps.
   void see_gradients(const optim::Arena& arena);
 
+  /// In place of these, where updates in backward keep no gradients: after kSteps updates. Moments
+  /// are zeros where there has been none.
+  void see_moments(const optim::Arena& arena);
+
   /// After kSteps updates: kDiverged, naming every parameter that had only zero gradients or did
   /// not move, if there is one.
   void finish(const optim::Arena& arena, SmallSteps small_steps) const;
 
  private:
+  void see(const optim::Arena& arena, optim::Role role);
+
   std::vector<nn::NamedParameter> parameters_;
   at::Tensor largest_gradient_;  // fp32 [parameters], in this rank's parts
   std::vector<int64_t> first_fingerprint_;

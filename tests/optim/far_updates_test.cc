@@ -4,6 +4,7 @@
 #include "kinora/optim/far_updates.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
@@ -40,26 +41,37 @@ TEST(FarUpdatesTest, EachPieceIsUpdatedOnceAndWhoIsLateGivesABucketAway) {
   constexpr size_t kBuckets = 5;
   std::vector<ops::OptimizerBucket> far;
   std::vector<ops::OptimizerBucket> near;
-  FarUpdates updates(at::kCPU, kBuckets);
+  const kernels::UpdateParameters parameters;
+  FarUpdates updates(at::kCPU, kBuckets, parameters, at::empty({0}, at::kByte), /*is_half=*/false);
   for (size_t i = 0; i < kBuckets; ++i) {
     far.push_back(bucket_of(1.0 + static_cast<double>(i)));
     near.push_back(bucket_of(1.0 + static_cast<double>(i)));
-    updates.add(i, ops::BucketTable({far.back()}));
+    updates.add(i);
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 333}, {333, kCount}}) {
-      updates.add_piece(ops::BucketTable({updates.stage(part_of(far.back(), begin, end))}));
+      for (PieceUpdates* pieces : {&updates.by_device(), &updates.by_host()}) {
+        pieces->add(ops::BucketTable({pieces->stage(i, part_of(far.back(), begin, end))}));
+      }
     }
   }
+  updates.settle(/*host_helps=*/true, /*disk=*/nullptr);
   const at::Tensor control = ops::make_step_control({.lr = 0.01}, at::kCPU);
-  const kernels::UpdateParameters parameters;
   EXPECT_EQ(updates.shares(), (std::pair<size_t, size_t>{2, kBuckets})) << "a third to begin with";
-  // On a CPU what the GPU would do is done first.
-  for (const size_t of_host : {1, 0, 0}) {
+  // On a CPU what the GPU would do is done at once, and the host keeps one.
+  for (const bool launches_all : {true, false, true}) {
     for (size_t i = 0; i < kBuckets; ++i) {
-      far[i].grad.fill_(0.1 * static_cast<double>(i + of_host + 1));
+      far[i].grad.fill_(0.1 * static_cast<double>(i + (launches_all ? 2 : 1)));
       near[i].grad.copy_(far[i].grad);
     }
     ops::prepare_update(control, {});
-    updates.launch(parameters, control);
+    updates.begin(control);
+    if (launches_all) {
+      updates.launch_all();
+    } else {
+      for (const size_t bucket : {4, 2, 0, 1, 3}) {
+        updates.launch(bucket);
+      }
+    }
+    updates.end();
     updates.check();
     ops::update_weights(ops::BucketTable(near), parameters, control);
     for (size_t i = 0; i < kBuckets; ++i) {
@@ -68,7 +80,7 @@ TEST(FarUpdatesTest, EachPieceIsUpdatedOnceAndWhoIsLateGivesABucketAway) {
       EXPECT_TRUE(at::equal(far[i].exp_avg_sq, near[i].exp_avg_sq)) << i;
       EXPECT_EQ(far[i].grad.count_nonzero().item<int64_t>(), 0) << i;
     }
-    EXPECT_EQ(updates.shares(), (std::pair<size_t, size_t>{of_host, kBuckets}));
+    EXPECT_EQ(updates.shares(), (std::pair<size_t, size_t>{1, kBuckets}));
   }
 }
 

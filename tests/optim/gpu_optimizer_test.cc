@@ -263,6 +263,31 @@ struct BlocksRun {
     (void)optimizer.enqueue_step(arena, 0.01);
   }
 
+  /// The same with updates in the order of backward, each bucket's gradients in a buffer that
+  /// others have had.
+  void step_in_backward(uint32_t number) {
+    (void)optimizer.begin_updates(arena, 0.01);
+    for (size_t bucket = arena.buckets().size(); bucket-- > 0;) {
+      for (const size_t other : {bucket + 2, bucket + 1}) {
+        if (other < arena.buckets().size()) {
+          optimizer.wait_for_gradient(other);
+        }
+      }
+      optimizer.wait_for(bucket);
+      at::Tensor(arena.buckets()[bucket].whole_grad).zero_();
+      for (size_t i = 0; i < parameters.named().size(); ++i) {
+        const auto& slots = arena.buckets()[bucket].slots;
+        if (std::ranges::find(slots, parameters.named()[i].path, &Slot::path) != slots.end()) {
+          ops::random_fill(parameters.named()[i].parameter->grad,
+                           {3, i, number, RandomPurpose::kTest}, kernels::Distribution::kNormal,
+                           0.1);
+        }
+      }
+      optimizer.update(bucket);
+    }
+    optimizer.end_updates();
+  }
+
   TestParameters parameters;
   OptimizerConfig config;
   Arena arena;
@@ -271,7 +296,6 @@ struct BlocksRun {
  private:
   Arena make_arena(at::ScalarType type) {
     config.weight_decay = 0.1;
-    config.max_grad_norm = 1.0;
     parameters.add("embed.weight", {300, 5}, nn::Init::normal(0.5), true);
     std::vector<nn::BucketSpec> buckets = {{"embed", {"embed.weight"}, true}};
     for (int i = 0; i < 9; ++i) {
@@ -288,6 +312,7 @@ struct BlocksRun {
     options.masters = config.masters;
     options.ema_decays = {0.9};
     options.offload = config.offload;
+    options.in_backward = config.in_backward;
     options.disk = config.disk;
     return Arena(parameters.named(), buckets, options);
   }
@@ -309,7 +334,9 @@ class GpuFarUpdatesTest : public testing::TestWithParam<FarCase> {
 };
 
 TEST_P(GpuFarUpdatesTest, TheGpuAndTheHostGiveTheBitsOfStateOnTheDevice) {
-  BlocksRun near(GetParam().type, GetParam().config);
+  OptimizerConfig clipped = GetParam().config;
+  clipped.max_grad_norm = 1.0;
+  BlocksRun near(GetParam().type, clipped);
   constexpr uint32_t kSteps = 8;
   for (uint32_t step = 0; step < kSteps; ++step) {
     near.step(step);
@@ -320,7 +347,7 @@ TEST_P(GpuFarUpdatesTest, TheGpuAndTheHostGiveTheBitsOfStateOnTheDevice) {
         continue;  // is refused
       }
       SCOPED_TRACE(testing::Message() << "share " << share << (on_disk ? " on a disk" : ""));
-      OptimizerConfig config = GetParam().config;
+      OptimizerConfig config = clipped;
       config.offload = share;
       config.disk = on_disk ? testing::TempDir() : "";
       BlocksRun far(GetParam().type, config);
@@ -348,6 +375,38 @@ TEST_P(GpuFarUpdatesTest, TheGpuAndTheHostGiveTheBitsOfStateOnTheDevice) {
       for (size_t i = 0; i < near.parameters.named().size(); ++i) {
         EXPECT_TRUE(at::equal(near.parameters.named()[i].parameter->value,
                               far.parameters.named()[i].parameter->value));
+      }
+    }
+  }
+}
+
+TEST_P(GpuFarUpdatesTest, InBackwardTheyGiveTheBitsOfUpdatesAfterIt) {
+  if (GetParam().type == at::kHalf || GetParam().config.rule == kernels::UpdateRule::kAdafactor) {
+    GTEST_SKIP() << "is refused";
+  }
+  BlocksRun after(GetParam().type, GetParam().config);
+  constexpr uint32_t kFirst = 3;  // before it is one that is skipped
+  constexpr uint32_t kEnd = 11;
+  for (uint32_t step = kFirst; step < kEnd; ++step) {
+    after.step(step);
+  }
+  for (const double share : {0.0, 0.4, 1.0}) {
+    SCOPED_TRACE(testing::Message() << "share " << share);
+    OptimizerConfig config = GetParam().config;
+    config.offload = share;
+    config.in_backward = true;
+    BlocksRun within(GetParam().type, config);
+    for (uint32_t step = kFirst; step < kEnd; ++step) {
+      within.step_in_backward(step);
+    }
+    EXPECT_EQ(within.optimizer.state(), after.optimizer.state());
+    std::vector<Role> roles = after.arena.state_roles();
+    roles.push_back(Role::compute());
+    for (size_t i = 0; i < after.arena.buckets().size(); ++i) {
+      for (const Role role : roles) {
+        EXPECT_TRUE(at::equal(after.arena.buckets()[i].tensor(role),
+                              within.arena.buckets()[i].tensor(role)))
+            << to_string(role) << " of bucket " << i;
       }
     }
   }

@@ -51,5 +51,54 @@ TEST(GpuFarWeightsTest, LearnTheSame) {
   }
 }
 
+// Each block's update begins when its gradients are there, on the GPU, over the link or by the
+// host.
+TEST(GpuFarWeightsTest, UpdatesInBackwardLearnTheSame) {
+  if (!device::best_device().is_cuda()) {
+    GTEST_SKIP() << "there is no GPU";
+  }
+  device::configure_computation(0, /*deterministic=*/true);
+  for (const std::string family : {"dit", "unet"}) {
+    RunConfig config = family == "dit" ? tiny() : tiny_unet();
+    config.precision = Precision::kBf16;
+    config.path = family == "dit" ? inference::Path::kFast : inference::Path::kPlain;
+    config.train.device = DeviceChoice::kCuda;
+    config.deterministic = true;
+    config.kernels.attention = ops::Switch::kOff;
+    config.optim.max_grad_norm = 0.0;
+    const auto outcome = [&config](bool in_backward, double offload, double weights, bool graphs) {
+      config.optim.in_backward = in_backward;
+      config.optim.offload = offload;
+      config.optim.offload_weights = weights;
+      TinyRun run(config, {}, device::best_device(), graphs);
+      Outcome result;
+      for (int i = 0; i < 6; ++i) {
+        run.step(&result);
+      }
+      result.weights = run.all(optim::Role::master());
+      return result;
+    };
+    const Outcome want = outcome(false, 0.0, 0.0, false);
+    struct Way {
+      double offload;
+      double weights;
+      bool graphs;
+    };
+    for (const auto& [offload, weights, graphs] :
+         {Way{0.0, 0.0, false}, Way{0.0, 0.0, true}, Way{0.5, 0.0, false}, Way{1.0, 0.0, false},
+          Way{1.0, 0.5, false}, Way{1.0, 1.0, false}}) {
+      SCOPED_TRACE(testing::Message() << family << ", " << offload << " and " << weights
+                                      << (graphs ? ", recorded" : ""));
+      const Outcome got = outcome(true, offload, weights, graphs);
+      for (size_t i = 0; i < want.losses.size(); ++i) {
+        EXPECT_NEAR(got.losses[i], want.losses[i], 1e-6 * want.losses[i]);
+        EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]);
+      }
+      EXPECT_TRUE(at::equal(got.weights, want.weights))
+          << (got.weights - want.weights).abs().max().item<double>();
+    }
+  }
+}
+
 }  // namespace gpu_far_weights_test
 }  // namespace kinora::train

@@ -120,7 +120,8 @@ struct Outcome {
 
 class TinyRun {
  public:
-  TinyRun(const RunConfig& config, const comm::Group& world, at::Device device = at::kCPU)
+  TinyRun(const RunConfig& config, const comm::Group& world, at::Device device = at::kCPU,
+          bool graphs = false)
       : config_(config),
         mesh_(world, config.parallel.mesh()),
         objective_(diffusion::make_objective(config.objective, config.model.learn_sigma)),
@@ -131,7 +132,7 @@ class TinyRun {
                .model = config.model,
                .ranks = mesh_.gradient_ranks(),
                .device = device,
-               .graphs = false,
+               .graphs = graphs,
                .graph_limit = {},
                .pipeline = trainable.pipeline()}) {
     diffusion::move_to(objective_, device);
@@ -148,9 +149,10 @@ class TinyRun {
   }
 
   void step(Outcome* outcome) {
+    trainable.boosted().begin_update(1e-2);
     const at::Tensor loss = forward_backward();
     const optim::StepResult result =
-        trainable.optimizer().wait_report(trainable.boosted().enqueue_update(1e-2, loss));
+        trainable.optimizer().wait_report(trainable.boosted().enqueue_update(loss));
     outcome->losses.push_back(result.loss);
     outcome->norms.push_back(result.grad_norm);
     ++steps_;

@@ -77,6 +77,10 @@ cudaError_t prepare_update(StepControl* /*control*/, const UpdatePolicy& /*polic
   return cudaErrorNotSupported;
 }
 
+cudaError_t conclude_update(StepControl* /*control*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 cudaError_t make_directions(const BucketTable& /*table*/, const UpdateParameters& /*parameters*/,
                             const StepControl* /*control*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;

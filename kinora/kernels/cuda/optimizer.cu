@@ -252,6 +252,10 @@ __global__ void prepare_update_kernel(StepControl* control, UpdatePolicy policy,
   kernels::prepare_update(control, policy, exchange);
 }
 
+__global__ void conclude_update_kernel(StepControl* control) {
+  kernels::conclude_update(control);
+}
+
 __global__ void adapt_distance_kernel(StepControl* control, UpdatePolicy policy) {
   kernels::adapt_distance(control, policy);
 }
@@ -659,8 +663,7 @@ cudaError_t launch_rule(const BucketTable& table, const UpdateParameters& parame
   if (error != cudaSuccess) {
     return error;
   }
-  const int64_t blocks = std::min(
-      {table.num_chunks, int64_t{kBlocksPerSm} * multiprocessors, int64_t{table.max_blocks}});
+  const int64_t blocks = std::min(table.num_chunks, int64_t{kBlocksPerSm} * multiprocessors);
   update_weights_kernel<kRule, kEmas, kUnroll, kBlocksPerSm>
       <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control);
   return cudaGetLastError();
@@ -722,6 +725,11 @@ cudaError_t sum_squares(const BucketTable& table, void* workspace, StepControl* 
 cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
                            const StepExchange* exchange, cudaStream_t stream) {
   prepare_update_kernel<<<1, 1, 0, stream>>>(control, policy, exchange);
+  return cudaGetLastError();
+}
+
+cudaError_t conclude_update(StepControl* control, cudaStream_t stream) {
+  conclude_update_kernel<<<1, 1, 0, stream>>>(control);
   return cudaGetLastError();
 }
 

@@ -22,7 +22,6 @@ struct BucketTable {
   const UpdateBucket* buckets = nullptr;
   int32_t num_buckets = 0;
   int64_t num_chunks = 0;
-  int32_t max_blocks = INT32_MAX;  ///< that update_weights takes of the GPU
 };
 
 /// Bytes of sum_squares' scratch.
@@ -38,6 +37,9 @@ struct BucketTable {
 /// @param exchange  in pinned host memory; may be null.
 [[nodiscard]] cudaError_t prepare_update(StepControl* control, const UpdatePolicy& policy,
                                          const StepExchange* exchange, cudaStream_t stream);
+
+/// kernels::conclude_update on the device.
+[[nodiscard]] cudaError_t conclude_update(StepControl* control, cudaStream_t stream);
 
 /// kernels::make_directions over all buckets.
 [[nodiscard]] cudaError_t make_directions(const BucketTable& table,

@@ -276,8 +276,10 @@ class StepTimer::Impl {
     void operator()(int64_t /*call*/) {
       const StepSamples now = std::exchange(next_, samples());  // encoded beside the step now
       stage_->wait(now);
+      Boosted& boosted = impl_->trainable_->boosted();
+      boosted.begin_update(impl_->config_.lr.value);
       loss_ = impl_->step_runner_->forward_backward(now.batches, impl_->step_);
-      (void)impl_->trainable_->boosted().enqueue_update(impl_->config_.lr.value, loss_);
+      (void)boosted.enqueue_update(loss_);
       ++impl_->step_;
     }
 

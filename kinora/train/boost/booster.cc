@@ -97,6 +97,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
           .ema_decays = options.ema_decays,
           .offload = optimizer.offload,
           .offload_weights = optimizer.offload_weights,
+          .in_backward = optimizer.in_backward,
           .disk = optimizer.disk,
           .sharding = {.group = mesh_.state_group(),
                        .stage = stage,
@@ -113,7 +114,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
     optimizer_->leave_gradients();
   }
   ops::BucketHook hook;
-  if (mesh_.gradient_ranks() > 1 || optimizer.offload_weights > 0.0) {
+  if (mesh_.gradient_ranks() > 1 || optimizer.offload_weights > 0.0 || optimizer.in_backward) {
     // Alone, with weights that come one by one: each when its own update is done.
     waits_by_bucket_ = mesh_.gradient_ranks() == 1 && optimizer_->runs_beside();
     parallel_ = std::make_unique<parallel::DataParallel>(
@@ -126,6 +127,9 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .gradients_apart = model_->told_reads() == ToldReads::kWatched,
             .before_fetch = [optimizer =
                                  optimizer_.get()](size_t bucket) { optimizer->wait_for(bucket); },
+            .update = updating(),
+            .before_reuse = [optimizer = optimizer_.get()](
+                                size_t bucket) { optimizer->wait_for_gradient(bucket); },
             .largest = model_->magnitudes()});
     hook = buckets.translate(waits_by_bucket_ ? waiting_for_updates(parallel_->hook())
                                               : parallel_->hook());
@@ -146,6 +150,17 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
 }
 
 Boosted::~Boosted() = default;
+
+std::function<void(size_t)> Boosted::updating() {
+  if (!arena_->options().in_backward) {
+    return {};
+  }
+  return [this](size_t bucket) {
+    if (update_) {
+      optimizer_->update(bucket);
+    }
+  };
+}
 
 ops::BucketHook Boosted::waiting_for_updates(ops::BucketHook next) const {
   return [optimizer = optimizer_.get(), next = std::move(next)](ops::BucketMoment moment,
@@ -174,6 +189,7 @@ diffusion::Pass Boosted::begin() {
                "make one");
   if (passes_ == 0) {
     num_passes_ = next_num_passes_;
+    begin_update(schedule_.at(steps_));
     begin_step();
   }
   begun_ = begin_pass({.first = passes_ == 0, .last = passes_ + 1 == num_passes_});
@@ -194,7 +210,7 @@ optim::StepResult Boosted::step() {
   KINORA_CHECK(passes_ == needed && !begun_, kConfig, "[booster] step() comes after ", needed,
                " calls of backward(), got ", passes_);
   passes_ = 0;
-  const int64_t number = enqueue_update(schedule_.at(steps_), end_step());
+  const int64_t number = enqueue_update(end_step());
   if (model_->told_reads() == ToldReads::kNone) {
     refresh();
   } else {
@@ -308,8 +324,21 @@ at::Tensor Boosted::end_step() {
   return loss_;
 }
 
-int64_t Boosted::enqueue_update(double lr, const at::Tensor& loss) {
-  const int64_t number = optimizer_->enqueue_step(*arena_, lr, loss);
+void Boosted::begin_update(double lr) {
+  lr_ = lr;
+  if (arena_->options().in_backward) {
+    update_ = optimizer_->begin_updates(*arena_, lr);
+  }
+}
+
+int64_t Boosted::enqueue_update(const at::Tensor& loss) {
+  int64_t number = 0;
+  if (update_) {
+    optimizer_->end_updates(loss);
+    number = *std::exchange(update_, std::nullopt);
+  } else {
+    number = optimizer_->enqueue_step(*arena_, lr_, loss);
+  }
   if (parallel_ != nullptr) {
     parallel_->weights_changed();
   }

@@ -96,17 +96,21 @@ class Boosted {
   /// After the last pass: the step's loss over all ranks, fp32, no dims, on the device; the same
   /// tensor each time.
   at::Tensor end_step();
-  /// Enqueues the update and returns its number, for Optimizer::wait_report. `loss`: to be
-  /// reported.
-  int64_t enqueue_update(double lr, const at::Tensor& loss);
+  /// Before begin_step() of a step whose update is to follow.
+  void begin_update(double lr);
+  /// Enqueues the update, or what passes have left of it (ArenaOptions::in_backward), and returns
+  /// its number, for Optimizer::wait_report. `loss`: to be reported.
+  int64_t enqueue_update(const at::Tensor& loss);
   /// Brings what forward reads up to date, for use outside of passes. All ranks call it.
   void refresh();
 
   /// Whether no other rank takes part in passes.
   [[nodiscard]] bool is_alone() const { return mesh_.world().size() == 1; }
-  /// Whether passes may be recorded in CUDA graphs: not with what ranks of several hosts exchange.
+  /// Whether passes may be recorded in CUDA graphs: not with what ranks of several hosts exchange,
+  /// nor with updates beside backward.
   [[nodiscard]] bool can_be_recorded() const {
-    return parallel_ == nullptr || parallel_->can_be_recorded();
+    const bool updates_beside = arena_->options().in_backward && optimizer_->runs_beside();
+    return !updates_beside && (parallel_ == nullptr || parallel_->can_be_recorded());
   }
   /// What the ranks are to each other: "4 ranks, each with its own samples; ZeRO-2 among 4:
   /// master, moments, averages and gradients are divided, in 9 buckets". Empty alone.
@@ -119,6 +123,8 @@ class Boosted {
           const optim::LrSchedule& schedule);
   /// Before forward reads a bucket, waits for its update; then tells `next`, which may be empty.
   [[nodiscard]] ops::BucketHook waiting_for_updates(ops::BucketHook next) const;
+  /// What updates a bucket in backward; empty: nothing does.
+  [[nodiscard]] std::function<void(size_t bucket)> updating();
 
   parallel::Mesh mesh_;
   optim::LrSchedule schedule_;
@@ -126,8 +132,10 @@ class Boosted {
   std::unique_ptr<optim::Arena> arena_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<parallel::DataParallel> parallel_;
-  bool waits_by_bucket_ = false;  // for updates that run beside the next forward
-  at::Tensor loss_;               // of the step: fp32, no dims
+  bool waits_by_bucket_ = false;   // for updates that run beside the next forward
+  at::Tensor loss_;                // of the step: fp32, no dims
+  double lr_ = 0.0;                // of the step
+  std::optional<int64_t> update_;  // the step's number, where passes update
   int64_t num_passes_ = 1;
   int64_t next_num_passes_ = 1;
   int64_t passes_ = 0;  // of the step, done

@@ -28,6 +28,7 @@ struct Candidate {
   int64_t pipeline = 1;
   double offload = 0.0;
   double offload_weights = 0.0;  // above 0 where all state is at the host
+  bool in_backward = false;
   RunConfig config;
   std::vector<std::string> overrides;
   double samples_per_s = 0.0;
@@ -52,6 +53,7 @@ struct Candidate {
     return stage <= other.stage && recompute <= other.recompute &&
            activations <= other.activations && division <= other.division &&
            sequence <= other.sequence && tensor <= other.tensor && pipeline == other.pipeline &&
+           in_backward <= other.in_backward &&
            offload + offload_weights <= other.offload + other.offload_weights;
   }
 };
@@ -61,7 +63,9 @@ constexpr size_t kQuarters =
 constexpr size_t kRecomputes = 3 + kQuarters;
 /// Those that are tried with activations at the host: little is between them in time.
 constexpr std::array<size_t, 3> kOffloading = {0, 2, kRecomputes - 1};
-constexpr std::array<double, 11> kOffload = {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0};
+constexpr std::array<double, 21> kOffload = {0.0,  0.05, 0.1,  0.15, 0.2,  0.25, 0.3,
+                                             0.35, 0.4,  0.45, 0.5,  0.55, 0.6,  0.65,
+                                             0.7,  0.75, 0.8,  0.85, 0.9,  0.95, 1.0};
 constexpr std::array<double, 5> kOffloadWeights = {0.0, 0.25, 0.5, 0.75, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
 constexpr int64_t kMostTensor = 8;
@@ -284,16 +288,28 @@ class Search {
       return;
     }
     const int64_t own = config_.train.global_batch / data_ranks;
-    for (int64_t division = 1; division <= own; division *= 2) {
+    if (can_update_in_backward(candidate)) {
+      add(candidate, 1, own, true);
+    }
+    for (int64_t division = 1; division <= own && !config_.optim.in_backward; division *= 2) {
       if (own % division != 0) {
         break;
       }
-      add(candidate, division, own / division);
+      add(candidate, division, own / division, false);
     }
   }
 
-  void add(Candidate candidate, int64_t division, int64_t micro_batch) {
+  [[nodiscard]] bool can_update_in_backward(const Candidate& candidate) const {
+    const kernels::UpdateRule rule = config_.optim.rule;
+    return optim::takes_one_pass(rule) && !optim::keeps_factors(rule) &&
+           config_.optim.max_grad_norm == 0.0 && config_.optim.disk.empty() &&
+           config_.precision != Precision::kFp16 && candidate.tensor == 1 &&
+           candidate.pipeline == 1 && !config_.image_steps.any() && !config_.prior.any();
+  }
+
+  void add(Candidate candidate, int64_t division, int64_t micro_batch, bool in_backward) {
     candidate.division = division;
+    candidate.in_backward = in_backward;
     RunConfig& config = candidate.config;
     const auto set = [&candidate](const std::string& key, const std::string& value) {
       candidate.overrides.push_back(key + "=" + value);
@@ -342,6 +358,10 @@ class Search {
     if (config_.optim.offload_weights != candidate.offload_weights) {
       config.optim.offload_weights = candidate.offload_weights;
       set("optim.offload_weights", human_number(candidate.offload_weights, 2));
+    }
+    if (config_.optim.in_backward != in_backward) {
+      config.optim.in_backward = in_backward;
+      set("optim.in_backward", "true");
     }
     const int64_t now = config_.train.micro_batch;
     if ((now > 0 ? now : config.micro_batch(candidate.data_ranks(target_.ranks))) != micro_batch) {

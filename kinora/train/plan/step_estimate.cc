@@ -198,12 +198,12 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   // Of weights that are there, too, the norm and the update read the gradients, and the update
   // writes the copy for forward.
   const double far_weights = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload_weights : 0.0;
+  const bool in_backward = config.optim.in_backward;
   const double far_bytes = owned * (offload * (moments + averages + (has_masters ? 4.0 : 0.0)) +
-                                    far_weights * (4.0 + 4.0));
+                                    far_weights * (in_backward ? 2.0 : 4.0 + 4.0));
   const double matrices_s =
       2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
   const double transfer_s = far_bytes / (kHostHelp * std::max(gpu_.host_bytes_per_s, 1.0));
-  const double far_s = std::max(0.0, transfer_s - (ranks > 1 ? 0.0 : forward_s));
   // Frozen weights come while others are used, once for forward and once for backward.
   const std::optional<kernels::WeightFormat> format =
       inference::format_of(config.finetune.frozen_weights);
@@ -221,13 +221,18 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double activations_s = gpu_.host_bytes_per_s > 0.0
                                    ? blocks_a_unit_ / stages * offloaded_bytes(config, rows) / link
                                    : 0.0;
-  const double backward_s = std::max(fetch_s + activations_s, owned * far_weights * 4.0 / link);
+  // Updates in backward share the link with activations, both ways.
+  const double hiding_s = in_backward ? micro_step_s - forward_s : forward_s;
+  const double shared_s = in_backward && transfer_s > 0.0 ? 2.0 * activations_s : 0.0;
+  const double far_s = std::max(0.0, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
+  const double sent_s = in_backward ? 0.0 : owned * far_weights * 4.0 / link;
+  const double backward_s = std::max(fetch_s + activations_s, sent_s);
   const double wait_s = std::max(0.0, std::max(fetch_s, activations_s) - forward_s) +
                         std::max(0.0, backward_s - (micro_step_s - forward_s));
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +
-                              (1.0 - offload) * update_bytes * parameters /
+                              (in_backward ? 1.0 : 1.0 - offload) * update_bytes * parameters /
                                   (kBandwidthShare * gpu_.bytes_per_s)};
   for (BucketCost& bucket : costs.buckets) {
     bucket.forward_s *= micro_step_s;
