@@ -56,7 +56,8 @@ void check(const Source& source, const LoaderOptions& options) {
                  options.micro_batch, ") x ranks (", options.num_ranks, "), got ",
                  options.global_batch);
   } else {
-    KINORA_CHECK(options.bucket_batches >= 0 && options.bucket_batches % options.num_ranks == 0,
+    KINORA_CHECK(options.bucket_batches >= 0 &&
+                     (options.share_out || options.bucket_batches % options.num_ranks == 0),
                  kConfig, "[loader] data.bucket_batches must be a multiple of the ",
                  options.num_ranks, " ranks, got ", options.bucket_batches);
   }
@@ -130,6 +131,19 @@ class Loader::Impl {
     return batch;
   }
 
+  MixedStep next_step() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ready_.wait(lock, [this] { return !planned_.empty() || error_ != nullptr; });
+    if (planned_.empty()) {
+      std::rethrow_exception(error_);
+    }
+    MixedStep step = std::move(planned_.front());
+    planned_.pop_front();
+    lock.unlock();
+    work_.notify_all();
+    return step;
+  }
+
   std::string waits_for() const {
     if (is_awaited_) {
       for (const std::atomic<int64_t>& index : reading_) {
@@ -189,11 +203,12 @@ class Loader::Impl {
   }
 
   void start_buckets(int64_t num_threads) {
-    bucket_order_.emplace(source_, BucketOrderOptions{.table = options_.buckets,
-                                                      .batches_per_step = batches_per_step(),
-                                                      .seed = options_.seed,
-                                                      .num_threads = num_threads,
-                                                      .max_bad = options_.max_bad});
+    bucket_order_.emplace(
+        source_, BucketOrderOptions{.table = options_.buckets,
+                                    .batches_per_step = is_mixed() ? 1 : batches_per_step(),
+                                    .seed = options_.seed,
+                                    .num_threads = num_threads,
+                                    .max_bad = options_.max_bad});
     if (!bucket_order_->seek(options_.first_position)) {
       log_warn("[loader] no step begins at sample ", options_.first_position,
                " of the stream: the set or its buckets have changed. The order goes on from the "
@@ -214,12 +229,52 @@ class Loader::Impl {
            options_.rank * rank_share + (number % batches_per_step) * options_.micro_batch;
   }
 
+  [[nodiscard]] bool is_mixed() const { return static_cast<bool>(options_.share_out); }
+
   bool has_unclaimed() { return taken_ < opened_ && slot(opened_ - 1).num_unclaimed > 0; }
+
+  /// Of mixed steps the next one has to be planned, since all own batches of those before are
+  /// opened. Steps of which none are own must not run away.
+  bool must_plan() {
+    return is_mixed() && own_.empty() && std::ssize(planned_) < options_.queue_depth;
+  }
+
+  bool has_room() { return opened_ < taken_ + options_.queue_depth; }
+  bool can_open() { return has_room() && (!is_mixed() || !own_.empty()); }
+
+  /// Draws a mixed step. Under the lock.
+  void plan_step() {
+    std::vector<BucketStep> batches;
+    std::vector<Bucket> buckets;
+    MixedStep step;
+    for (int64_t i = 0; i < batches_per_step(); ++i) {
+      batches.push_back(bucket_order_->next());
+      buckets.push_back(bucket_of(batches.back()));
+      step.num_samples += std::ssize(batches.back().indices);
+    }
+    step.num_batches = std::ssize(batches);
+    step.own = options_.share_out(buckets);
+    for (const OwnBatch& own : step.own) {
+      own_.push_back(std::move(batches[own.batch]));
+    }
+    planned_.push_back(std::move(step));
+    ready_.notify_one();
+    work_.notify_all();
+  }
+
+  const Bucket& bucket_of(const BucketStep& step) const {
+    return bucket_order_->table().buckets()[static_cast<size_t>(step.bucket)];
+  }
 
   // Under the lock.
   void open_slot() {
     Slot& slot = this->slot(opened_);
-    if (bucket_order_) {
+    if (is_mixed()) {
+      set_bucket(slot, own_.front());
+      slot.first_position = own_.front().first_position;
+      slot.indices = std::move(own_.front().indices);
+      own_.pop_front();
+    } else if (bucket_order_) {
       plan_of_bucket(slot);
     } else {
       slot.size = sample_size(options_);
@@ -244,16 +299,20 @@ class Loader::Impl {
     if (opened_ % own == 0) {
       step_ = bucket_order_->next();
     }
-    const Bucket& bucket = bucket_order_->table().buckets()[static_cast<size_t>(step_.bucket)];
-    slot.bucket = step_.bucket;
+    set_bucket(slot, step_);
+    const int64_t batch = bucket_of(step_).batch;
+    const int64_t first = (options_.rank * own + opened_ % own) * batch;
+    slot.first_position = step_.first_position + first;
+    slot.indices.assign(step_.indices.begin() + first, step_.indices.begin() + first + batch);
+  }
+
+  void set_bucket(Slot& slot, const BucketStep& step) {
+    const Bucket& bucket = bucket_of(step);
+    slot.bucket = step.bucket;
     slot.size = sample_size(options_);
     slot.size.height = bucket.height;
     slot.size.width = bucket.width;
     slot.size.frames = bucket.frames;
-    const int64_t first = (options_.rank * own + opened_ % own) * bucket.batch;
-    slot.first_position = step_.first_position + first;
-    slot.indices.assign(step_.indices.begin() + first,
-                        step_.indices.begin() + first + bucket.batch);
   }
 
   // What stands in for the sample of the slot; -1: this attempt finds none. Under the lock.
@@ -269,12 +328,16 @@ class Loader::Impl {
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
       work_.wait(lock, [this] {
-        return stopping_ || has_unclaimed() || opened_ < taken_ + options_.queue_depth;
+        return stopping_ || has_unclaimed() || can_open() || (has_room() && must_plan());
       });
       if (stopping_) {
         return;
       }
       try {
+        if (!has_unclaimed() && must_plan()) {
+          plan_step();
+          continue;
+        }
         if (!has_unclaimed()) {
           open_slot();
         }
@@ -361,6 +424,8 @@ class Loader::Impl {
   EpochOrder order_;  // under the lock, like everything below but slots' samples
   std::optional<BucketOrder> bucket_order_;
   BucketStep step_;                          // of bucket_order_, the last one opened
+  std::deque<MixedStep> planned_;            // that next_step() has not given
+  std::deque<BucketStep> own_;               // batches of mixed steps to be opened
   std::map<int64_t, BatchBuffers> buffers_;  // by bucket
   BadSamples bad_;
   std::vector<Slot> slots_;
@@ -393,6 +458,10 @@ std::string Loader::waits_for() const {
 
 Batch Loader::next() {
   return impl_->next();
+}
+
+MixedStep Loader::next_step() {
+  return impl_->next_step();
 }
 
 LoaderStats Loader::stats() const {

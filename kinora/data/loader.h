@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +13,15 @@
 #include "kinora/data/source.h"
 
 namespace kinora::data {
+
+/// A batch of a step that a rank computes, alone or with others.
+struct OwnBatch {
+  size_t batch = 0;   ///< its place in the step
+  int64_t ranks = 1;  ///< that have it
+};
+
+/// Which batches of a step, by their buckets, a rank computes, in this order.
+using ShareOut = std::function<std::vector<OwnBatch>(const std::vector<Bucket>& step)>;
 
 struct LoaderOptions {
   int64_t height = 0;  ///< of the images of a batch; latents keep their own size
@@ -31,7 +42,15 @@ struct LoaderOptions {
   bool pinned = false;         ///< batches in page-locked memory (needs a GPU)
   BucketOptions buckets;       ///< with rows: batches of many sizes, see below
   int64_t bucket_batches = 0;  ///< of a bucket in a step, over all ranks; 0: one for each rank
+  ShareOut share_out;          ///< with it steps are of several buckets, see below
   int64_t max_bad = -1;        ///< unreadable samples allowed; -1: 1 % of the set, at least 10
+};
+
+/// A step of several buckets.
+struct MixedStep {
+  int64_t num_samples = 0;    ///< of all ranks
+  int64_t num_batches = 0;    ///< likewise
+  std::vector<OwnBatch> own;  ///< those that next() gives
 };
 
 /// Threads that read where `asked` are: as LoaderOptions::num_threads.
@@ -70,6 +89,9 @@ struct LoaderStats {
 /// bucket_batches too; a rank takes a contiguous part of a step, in order, as bucket_batches /
 /// num_ranks batches. first_position must be where a step begins, as the sizes of steps add up.
 ///
+/// With `buckets` and `share_out` a step has bucket_batches batches, each of a bucket of its own,
+/// in the order in which buckets fill; which of them are this rank's share_out says.
+///
 /// A sample that cannot be read is named in the log once, and another takes its place (see
 /// EpochOrder::replacement and BucketOrder::replacement). Above `max_bad` such samples next()
 /// throws Error (kIo) with the first names, and goes on throwing it.
@@ -84,6 +106,10 @@ class Loader {
   /// The next batch; its memory is used again once the last tensor on it is gone. Not for several
   /// threads at once.
   [[nodiscard]] Batch next();
+
+  /// With LoaderOptions::share_out: the next step, whose own batches next() gives then. Errors as
+  /// next(), and those of share_out.
+  [[nodiscard]] MixedStep next_step();
 
   [[nodiscard]] LoaderStats stats() const;
 

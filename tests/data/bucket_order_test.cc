@@ -194,6 +194,88 @@ TEST(BucketOrderTest, TheSameSamplesForAnyRanksThreadsAndAfterAResume) {
       std::equal(after.positions.begin(), after.positions.end(), one.positions.begin() + 9));
 }
 
+// A step of several buckets: by position of a batch's first sample, its labels and shape.
+using MixedBatches = std::map<int64_t, std::pair<std::vector<int64_t>, std::vector<int64_t>>>;
+
+// Of each step, those of all ranks; ranks that have the same must have the same samples.
+std::vector<MixedBatches> load_mixed(const Source& source, int64_t ranks, int64_t steps,
+                                     const std::function<bool(int64_t rank, size_t batch)>& is_own,
+                                     int64_t first_position = 0) {
+  std::vector<MixedBatches> result(static_cast<size_t>(steps));
+  std::vector<int64_t> num_samples(static_cast<size_t>(steps));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    LoaderOptions options;
+    options.buckets = small_table(0.6);
+    options.bucket_batches = 5;  // no multiple of the ranks
+    options.rank = rank;
+    options.num_ranks = ranks;
+    options.seed = 17;
+    options.num_threads = 3;
+    options.first_position = first_position;
+    options.share_out = [&](const std::vector<Bucket>& step) {
+      std::vector<OwnBatch> own;
+      for (size_t i = 0; i < step.size(); ++i) {
+        if (is_own(rank, i)) {
+          own.push_back({.batch = i, .ranks = 1});
+        }
+      }
+      return own;
+    };
+    Loader loader(source, options);
+    for (size_t step = 0; step < result.size(); ++step) {
+      const MixedStep planned = loader.next_step();
+      EXPECT_EQ(planned.num_batches, 5);
+      num_samples[step] = planned.num_samples;
+      for (size_t i = 0; i < planned.own.size(); ++i) {
+        const Batch batch = loader.next();
+        const auto* labels = batch.labels.const_data_ptr<int64_t>();
+        const std::pair drawn{std::vector(labels, labels + batch.labels.size(0)),
+                              batch.images.sizes().vec()};
+        const auto [known, is_new] =
+            result[step].emplace(batch.sample_index[0].item<int64_t>(), drawn);
+        EXPECT_TRUE(is_new || known->second == drawn);
+      }
+    }
+  }
+  for (size_t step = 0; step < result.size(); ++step) {
+    int64_t sum = 0;
+    for (const auto& [position, batch] : result[step]) {
+      sum += std::ssize(batch.first);
+    }
+    EXPECT_EQ(sum, num_samples[step]);
+  }
+  return result;
+}
+
+TEST(BucketOrderTest, StepsOfSeveralBucketsAreTheSameHoweverTheyAreSharedOut) {
+  std::vector<SampleFacts> sizes;
+  for (int64_t i = 0; i < 120; ++i) {
+    sizes.push_back(sized(20 + i % 37, 20 + i * 7 % 41, i % 3 == 0 ? 1 : 3 + i % 4));
+  }
+  const SizedSource source(sizes);
+  constexpr int64_t kSteps = 12;
+  const auto all = [](int64_t, size_t) { return true; };
+  const std::vector<MixedBatches> one = load_mixed(source, 1, kSteps, all);
+  EXPECT_EQ(one, load_mixed(source, 2, kSteps, all));
+  // The third rank never has any.
+  EXPECT_EQ(one, load_mixed(source, 3, kSteps, [](int64_t rank, size_t batch) {
+              return rank == static_cast<int64_t>(batch % 2);
+            }));
+  const auto is_mixed = [](const MixedBatches& step) {
+    std::set<std::vector<int64_t>> shapes;
+    for (const auto& [position, batch] : step) {
+      shapes.insert(batch.second);
+    }
+    return shapes.size() > 1;
+  };
+  EXPECT_TRUE(std::ranges::any_of(one, is_mixed));
+  // After a resume behind the fourth step.
+  const auto& [first, last] = *one[3].rbegin();
+  const std::vector<MixedBatches> after =
+      load_mixed(source, 2, kSteps - 4, all, first + std::ssize(last.first));
+  EXPECT_TRUE(std::ranges::equal(after, std::vector(one.begin() + 4, one.end())));
+}
+
 TEST(BucketOrderTest, ABadSampleIsReplacedByOneOfItsBucket) {
   SizedSource source(repeat({{sized(40, 40), 9}, {sized(40, 40, 5), 9}}));
   source.bad = {2, 3, 11};
