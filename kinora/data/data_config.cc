@@ -207,7 +207,8 @@ void describe_buckets(Fields& fields, DataConfig& c) {
   fields.add("bucket_batches", c.bucket_batches,
              "Batches of one bucket in an optimizer step, over all ranks: a multiple of the "
              "number of ranks. 0 = one for each rank. The same value gives the same order on any "
-             "number of ranks.",
+             "number of ranks. With parallel.dynamic_sequence any number of batches, each of a "
+             "bucket of its own.",
              between(0, 65536));
 }
 

@@ -20,6 +20,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/unconditional.h"
 #include "kinora/pipelines/tokenizer_folder.h"
+#include "kinora/train/dynamic_sequence.h"
 #include "kinora/train/own_text_encoder.h"
 #include "kinora/train/plan/memory_budget.h"
 #include "kinora/train/rank_agreement.h"
@@ -95,6 +96,7 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
       directory(opened_directory(config.run_dir, resume, mesh.world())) {
   KINORA_CHECK(config.train.profile_steps == 0 || device.is_cuda(), kConfig,
                "[train] train.profile_steps traces a GPU, but this run computes on the CPU");
+  check_dynamic_sequence(config);
   device::configure_computation(config.train.threads, config.deterministic);
   const std::initializer_list<const data::DataConfig*> sets = {&config.data, &config.image_data,
                                                                &config.prior_data};
@@ -171,7 +173,8 @@ void Run::open_log() {
 void Run::start() {
   samples = std::make_unique<StepSupply>(
       StepLoader(config, {data.train.get(), image_data.train.get(), prior_data.train.get()}, mesh,
-                 StepPosition{state.step, state.position, state.image_position}, device.is_cuda()),
+                 StepPosition{state.step, state.position, state.image_position}, device.is_cuda(),
+                 share_out),
       *stage);
   watchdog = std::make_unique<Watchdog>(
       mesh.world(),

@@ -78,6 +78,7 @@ struct Run {
   /// Null where no image encoder reads given frames.
   std::unique_ptr<inference::FrameStates> frame_states;
   std::optional<EncodeStage> stage;
+  data::ShareOut share_out;             ///< of parallel.dynamic_sequence, from RunSteps on
   std::optional<RunLog> log;            ///< rank 0's, from open_log() on
   std::unique_ptr<StepSupply> samples;  ///< from start() to stop(), as the watchdog, whose thread
   std::unique_ptr<Watchdog> watchdog;   ///< looks at the samples

@@ -24,9 +24,10 @@ void announce_model(const Run& run) {
   }
   log_info("[train] kernels: ",
            kernel_summary(run.config, trainable.kernels(), run.micro_batch, run.device));
-  if (!trainable.can_be_recorded() && run.device.is_cuda()) {
+  if ((!trainable.can_be_recorded() || run.config.dynamic_sequence) && run.device.is_cuda()) {
     log_info("[train] no CUDA graphs: ",
-             trainable.pipeline().links != nullptr ? "ranks divide the blocks"
+             run.config.dynamic_sequence             ? "each size has its own number of ranks"
+             : trainable.pipeline().links != nullptr ? "ranks divide the blocks"
              : trainable.boosted().can_be_recorded()
                  ? "a sequence or a model is divided among not all ranks, or in more than one way"
                  : "the ranks divide the state across several hosts");
@@ -48,14 +49,14 @@ void announce_data(const Run& run) {
   const char* const kind = data.latent_shape()       ? "latent"
                            : config.model.is_video() ? "clip"
                                                      : "image";
-  log_info("[train] ", counted(data.size(), kind),
-           run.encoder ? " to encode in each step, of " : " of ",
-           counted(data.num_classes(), "class", "classes"), "; ",
-           config.data.buckets.empty()
-               ? counted(config.train.global_batch, "sample") + " a step, " +
-                     std::to_string(run.micro_batch) + " at once"
-               : "of a step the samples, and those at once, are those of a bucket",
-           run.mesh.data_ranks() > 1 ? " on each rank" : "");
+  log_info(
+      "[train] ", counted(data.size(), kind), run.encoder ? " to encode in each step, of " : " of ",
+      counted(data.num_classes(), "class", "classes"), "; ",
+      config.data.buckets.empty() ? counted(config.train.global_batch, "sample") + " a step, " +
+                                        std::to_string(run.micro_batch) + " at once"
+      : config.dynamic_sequence ? "a step has batches of several buckets"
+                                : "of a step the samples, and those at once, are those of a bucket",
+      run.mesh.data_ranks() > 1 && !config.dynamic_sequence ? " on each rank" : "");
   if (run.prior_data.train) {
     log_info("[train] a step also takes ", config.prior_batch(), " of ",
              run.prior_data.train->size(), " prior_data, ",

@@ -179,6 +179,15 @@ void describe_parallel(Fields& fields, RunConfig& config) {
              "How attention reaches the tokens of other ranks; auto = the cheapest by the measured "
              "links.");
   fields
+      .add(
+          "dynamic_sequence", config.dynamic_sequence,
+          "Each size of data.buckets has its own number of ranks that divide its samples: 1, 2, 4, "
+          "... or parallel.sequence, whichever lets all ranks end a step soonest, by times that "
+          "the run measures at its start (train.deterministic: by counted arithmetic). A step has "
+          "data.bucket_batches batches, each of a bucket of its own.")
+      .check("be false unless data.buckets says which sizes there are",
+             [&config] { return !config.dynamic_sequence || !config.data.buckets.empty(); });
+  fields
       .add("reduce_type", parallel.reduce_type,
            {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}},
            "Type in which gradients travel between ranks and are summed: fp32, or bf16 for half "

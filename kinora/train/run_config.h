@@ -97,8 +97,9 @@ struct RunConfig : inference::ModelRecipe {
   data::DataConfig prior_data;
   PriorBatch prior;  ///< prior_data.*
   TrainOptions train;
-  std::string plugin;     ///< parallel.plugin
-  PluginConfig parallel;  ///< parallel.*
+  std::string plugin;             ///< parallel.plugin
+  PluginConfig parallel;          ///< parallel.*
+  bool dynamic_sequence = false;  ///< parallel.dynamic_sequence
   optim::LrSchedule lr;
   LrFactors lr_factors;  ///< lr.layer_decay, lr.factors
   optim::OptimizerConfig optim;

@@ -10,6 +10,7 @@
 #include "kinora/core/text.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/updates.h"
+#include "kinora/train/dynamic_sequence.h"
 #include "kinora/train/finetune.h"
 #include "kinora/train/non_finite.h"
 #include "kinora/train/out_of_memory.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr size_t kMaxNamesInMessage = 4;
 
 StepSettings step_settings(const Run& run) {
-  const Trainable& trainable = *run.trainable;
+  Trainable& trainable = *run.trainable;
   return {.seed = static_cast<uint64_t>(run.config.train.seed),
           .label_dropout = run.config.train.label_dropout,
           .pooled_dropout = run.config.train.pooled_dropout,
@@ -31,7 +32,9 @@ StepSettings step_settings(const Run& run) {
           .device = run.device,
           .graphs = use_graphs(run.config, trainable.kernels()) && trainable.can_be_recorded(),
           .graph_limit = graph_limit(run.config),
-          .pipeline = trainable.pipeline()};
+          .pipeline = trainable.pipeline(),
+          .divide_among = [&trainable](int64_t ranks) { trainable.divide_among(ranks); },
+          .most_ranks = run.mesh.shape().sequence};
 }
 
 }  // namespace
@@ -41,6 +44,10 @@ RunSteps::RunSteps(Run& run)
       step_(run.trainable->model(), run.trainable->boosted(), run.objective,
             run.importance ? &*run.importance : nullptr, step_settings(run)),
       times_(run.mesh.world(), run.config.train.log_every) {
+  if (run.config.dynamic_sequence) {
+    run.share_out = share_out(seconds_by_degree(run.config, step_, run.device, run.mesh.world()),
+                              run.mesh.world());
+  }
   if (run.config.train.self_test && run.state.step == 0) {
     self_test_ = std::make_unique<SelfTest>(inference::trained_parameters(run.trainable->model()),
                                             run.trainable->arena());
@@ -61,7 +68,8 @@ void RunSteps::begin(StepSamples samples) {
   const Part passes = in_backward ? Part::kUpdate : Part::kForwardBackward;
   const at::Tensor loss = within_memory(pending.step, passes, [&] {
     boosted.begin_update(pending.lr);
-    return step_.forward_backward(pending.samples.batches, state.step, prior_of(pending.samples));
+    return step_.forward_backward(pending.samples.batches, state.step, prior_of(pending.samples),
+                                  spread_of(pending.samples));
   });
   if (self_test_ && !in_backward) {
     self_test_->see_gradients(run_.trainable->arena());
@@ -143,11 +151,18 @@ PriorPasses RunSteps::prior_of(const StepSamples& samples) const {
   return {.count = samples.num_prior, .weight = run_.config.prior.weight};
 }
 
+SpreadPasses RunSteps::spread_of(const StepSamples& samples) {
+  return {.samples = samples.num_batches > 0 ? samples.global_batch : 0, .ranks = samples.ranks};
+}
+
 /// Where steps are of many sizes.
 std::optional<StepSize> RunSteps::size_of(const StepSamples& samples) const {
   const bool is_data = samples.kind == StepKind::kData;
   if ((is_data ? run_.config.data : run_.config.image_data).buckets.empty()) {
     return std::nullopt;
+  }
+  if (samples.num_batches > 0) {
+    return StepSize{.samples = samples.global_batch, .size = {}, .batches = samples.num_batches};
   }
   return StepSize{.samples = samples.global_batch,
                   .size = inference::clip_size(samples.batches.front().images)};
@@ -156,7 +171,7 @@ std::optional<StepSize> RunSteps::size_of(const StepSamples& samples) const {
 void RunSteps::stop_at_loss(const PendingStep& pending, double loss) {
   run_.trainable->boosted().refresh();
   const auto found = find_non_finite_output(run_.trainable->model(), [&] {
-    step_.forward_only(pending.samples.batches, pending.step - 1);
+    step_.forward_only(pending.samples.batches, pending.step - 1, spread_of(pending.samples));
   });
   throw_error(ErrorKind::kDiverged, "[train] training diverged at step ", pending.step,
               ": the loss is ", std::isnan(loss) ? "not a number" : "infinite",
@@ -171,8 +186,8 @@ void RunSteps::note_skipped(const PendingStep& pending, const optim::StepResult&
     log_debug("[train] step ", pending.step, ": fp16 overflow, loss scale now ", update.loss_scale);
     return;
   }
-  (void)step_.forward_backward(pending.samples.batches, pending.step - 1,
-                               prior_of(pending.samples));
+  (void)step_.forward_backward(pending.samples.batches, pending.step - 1, prior_of(pending.samples),
+                               spread_of(pending.samples));
   optim::Arena& arena = run_.trainable->arena();
   const std::vector<std::string> names =
       non_finite_gradients(inference::trained_parameters(run_.trainable->model()), arena);

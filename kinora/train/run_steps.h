@@ -56,6 +56,7 @@ class RunSteps {
   [[noreturn]] void stop_at_loss(const PendingStep& pending, double loss);
   void note_skipped(const PendingStep& pending, const optim::StepResult& update);
   [[nodiscard]] PriorPasses prior_of(const StepSamples& samples) const;
+  [[nodiscard]] static SpreadPasses spread_of(const StepSamples& samples);
   [[nodiscard]] std::optional<StepSize> size_of(const StepSamples& samples) const;
   [[nodiscard]] StepTimes times_of(const PendingStep& pending);
 

@@ -265,10 +265,12 @@ bool own_optimizer(ops::Switch wanted, at::Device device) {
 bool use_graphs(const RunConfig& config, const ops::BlockKernels* kernels) {
   const bool importance = config.objective.timestep_sampling ==
                           diffusion::ObjectiveConfig::TimestepSampling::kImportance;
-  const bool can = kernels != nullptr && kernels->can_be_recorded() && !importance;
+  const bool can =
+      kernels != nullptr && kernels->can_be_recorded() && !importance && !config.dynamic_sequence;
   KINORA_CHECK(config.kernels.graphs != ops::Switch::kOn || can, kConfig,
                "[train] kernels.graphs is on, but this run cannot be recorded: it needs the fast "
-               "path on a GPU with its kernels, and timesteps that are not drawn by importance");
+               "path on a GPU with its kernels, timesteps that are not drawn by importance, and no "
+               "parallel.dynamic_sequence");
   return can && config.kernels.graphs != ops::Switch::kOff;
 }
 

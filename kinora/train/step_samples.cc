@@ -34,7 +34,7 @@ StepKind kind_of_step(double share, uint64_t seed, int64_t step) {
 }
 
 StepLoader::StepLoader(const RunConfig& config, const StepSets& sets, const parallel::Mesh& mesh,
-                       const StepPosition& position, bool pinned)
+                       const StepPosition& position, bool pinned, const data::ShareOut& share_out)
     : share_(config.image_steps.share),
       seed_(static_cast<uint64_t>(config.train.seed)),
       step_(position.step) {
@@ -48,6 +48,11 @@ StepLoader::StepLoader(const RunConfig& config, const StepSets& sets, const para
     result.num_ranks = mesh.data_ranks();
     result.seed = seed_;
     result.pinned = pinned;
+    if (share_out) {
+      result.rank = mesh.world().rank();
+      result.num_ranks = mesh.world().size();
+      result.share_out = share_out;
+    }
     return result;
   };
   data_ = Part(*sets.data, options(config.data, config.train.global_batch,
@@ -67,7 +72,9 @@ StepLoader::StepLoader(const RunConfig& config, const StepSets& sets, const para
 
 StepLoader::Part::Part(const data::Source& source, const data::LoaderOptions& options)
     : loader(std::make_unique<data::Loader>(source, options)), num_ranks(options.num_ranks) {
-  if (options.buckets.rows.empty()) {
+  if (options.share_out) {
+    num_passes = 0;
+  } else if (options.buckets.rows.empty()) {
     num_passes = options.global_batch / (options.num_ranks * options.micro_batch);
   } else {
     num_passes = std::max<int64_t>(1, options.bucket_batches / options.num_ranks);
@@ -94,12 +101,26 @@ StepSamples StepLoader::next() {
   return samples;
 }
 
+void StepLoader::Part::take_batch(StepSamples& samples) {
+  samples.batches.push_back(loader->next());
+  samples.slowest.add(loader->stats().slowest);
+}
+
 void StepLoader::Part::take(StepSamples& samples) {
   for (int64_t pass = 0; pass < num_passes; ++pass) {
-    samples.batches.push_back(loader->next());
-    samples.slowest.add(loader->stats().slowest);
+    take_batch(samples);
     samples.global_batch += num_ranks * samples.batches.back().images.size(0);
   }
+  if (num_passes > 0) {
+    return;
+  }
+  const data::MixedStep step = loader->next_step();
+  for (const data::OwnBatch& own : step.own) {
+    take_batch(samples);
+    samples.ranks.push_back(own.ranks);
+  }
+  samples.global_batch = step.num_samples;
+  samples.num_batches = step.num_batches;
 }
 
 data::LoaderStats StepLoader::stats() const {

@@ -35,6 +35,8 @@ struct StepSamples {
   int64_t global_batch = 0;          ///< samples of all ranks, without those of prior_data
   std::vector<data::Batch> batches;  ///< this rank's micro-batches
   int64_t num_prior = 0;             ///< of them, the last ones, are of prior_data
+  int64_t num_batches = 0;           ///< of parallel.dynamic_sequence: micro-batches of all ranks
+  std::vector<int64_t> ranks = {};   ///< likewise, of each of `batches`: that divide its tokens
   data::SlowestSample slowest;       ///< of those
   std::optional<c10::Event> ready;   ///< when a EncodeStage is done with them, on its own stream
 };
@@ -57,10 +59,10 @@ struct StepSets {
 /// goes on in them from step to step of its kind.
 class StepLoader {
  public:
-  /// The sources must outlive the loader. pinned: batches in page-locked memory. Errors as
-  /// data::Loader.
+  /// The sources must outlive the loader. pinned: batches in page-locked memory. share_out: of
+  /// parallel.dynamic_sequence. Errors as data::Loader.
   StepLoader(const RunConfig& config, const StepSets& sets, const parallel::Mesh& mesh,
-             const StepPosition& position, bool pinned);
+             const StepPosition& position, bool pinned, const data::ShareOut& share_out = {});
 
   /// Errors as data::Loader::next().
   [[nodiscard]] StepSamples next();
@@ -79,9 +81,10 @@ class StepLoader {
 
     std::unique_ptr<data::Loader> loader;
     int64_t num_ranks = 1;
-    int64_t num_passes = 0;  // of a step, on this rank
+    int64_t num_passes = 0;  // of a step, on this rank; 0: steps differ
 
     void take(StepSamples& samples);
+    void take_batch(StepSamples& samples);
   };
 
   double share_;

@@ -1,5 +1,6 @@
 #include "kinora/train/trainable.h"
 
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -116,11 +117,24 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       !stays.empty()) {
     log_info("[train] train.fp8: these stay in 16 bits: ", stays);
   }
+  const auto plan_of = [&](const comm::Group& group) {
+    return inference::sequence_plan(config.model, config.precision, config.parallel.sequence_scheme,
+                                    group, mesh.shape().tensor,
+                                    config.micro_batch(mesh.data_ranks()), device);
+  };
+  if (config.dynamic_sequence) {
+    sequences_.push_back(std::make_shared<nn::Sequence>());
+    for (int64_t ranks = 2; ranks < config.parallel.sp_size; ranks *= 2) {
+      const comm::Group group =
+          mesh.world().split(parallel::lines(/*stride=*/1, ranks, mesh.world().size()));
+      sequences_.push_back(parallel::make_sequence(plan_of(group), group));
+    }
+  }
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
-    const parallel::SequencePlan plan = inference::sequence_plan(
-        config.model, config.precision, config.parallel.sequence_scheme, group, mesh.shape().tensor,
-        config.micro_batch(mesh.data_ranks()), device);
-    model_->use_sequence(parallel::make_sequence(plan, group));
+    const parallel::SequencePlan plan = plan_of(group);
+    const auto sequence = parallel::make_sequence(plan, group);
+    model_->use_sequence(sequence);
+    sequences_.push_back(sequence);
     has_one_communicator_ = plan.num_levels() == 1 && group.size() == mesh.world().size();
     if (speaks) {
       log_info("[train] ", plan.reason);
@@ -132,6 +146,11 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
   if (links_ != nullptr || (mesh.shape().tensor > 1 && mesh.gradient_ranks() > 1)) {
     has_one_communicator_ = false;
   }
+}
+
+void Trainable::divide_among(int64_t ranks) {
+  model_->use_sequence(
+      sequences_.at(static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(ranks)))));
 }
 
 bool Trainable::can_be_recorded() const {

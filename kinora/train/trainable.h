@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
@@ -28,6 +30,10 @@ class Trainable {
   /// on each rank, so that they wait for each other forever (comm::Torus).
   [[nodiscard]] bool can_be_recorded() const;
 
+  /// Of parallel.dynamic_sequence: the tokens of each sample are divided among so many ranks from
+  /// now on, which may be 1, 2, 4, ..., parallel.sequence.
+  void divide_among(int64_t ranks);
+
   [[nodiscard]] PipelineSettings pipeline() const {
     return {.links = links_.get(), .schedule = schedule_, .kernels = kernels_.get()};
   }
@@ -42,6 +48,7 @@ class Trainable {
   std::shared_ptr<ops::BlockKernels> kernels_;
   Boosted boosted_;
   bool has_one_communicator_ = true;
+  std::vector<std::shared_ptr<const nn::Sequence>> sequences_;  // [k] of 2^k ranks
 };
 
 }  // namespace kinora::train

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
 #include "kinora/data/normalise.h"
+#include "kinora/device/device.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/models/families.h"
 #include "kinora/ops/random.h"
@@ -88,10 +91,15 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
 }
 
 at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_batches,
-                                          int64_t step, const PriorPasses& prior) {
+                                          int64_t step, const PriorPasses& prior,
+                                          const SpreadPasses& spread) {
   seen_t_.clear();
   seen_loss_.clear();
   boosted_.begin_step();
+  if (spread.samples > 0) {
+    spread_steps(micro_batches, spread, step);
+    return boosted_.end_step();
+  }
   const size_t first_prior = micro_batches.size() - static_cast<size_t>(prior.count);
   std::array<int64_t, 2> samples = {0, 0};  // of this rank; of prior_data
   for (size_t i = 0; i < micro_batches.size(); ++i) {
@@ -121,6 +129,50 @@ at::Tensor TrainingStep::forward_backward(const std::vector<data::Batch>& micro_
     }
   }
   return boosted_.end_step();
+}
+
+void TrainingStep::spread_steps(const std::vector<data::Batch>& micro_batches,
+                                const SpreadPasses& spread, int64_t step) {
+  const diffusion::Pass first = boosted_.begin_pass({.first = true, .last = false});
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    settings_.divide_among(spread.ranks[i]);
+    const diffusion::Pass pass{.starts_step = i == 0, .overwrite = i == 0 && first.overwrite};
+    const MicroLoss micro =
+        micro_loss(inputs_of(micro_batches[i], step), static_cast<uint32_t>(step), pass);
+    // Each of its ranks has the whole loss.
+    boosted_.backward_of(micro.loss.mean,
+                         static_cast<double>(micro_batches[i].images.size(0)) /
+                             static_cast<double>(spread.samples * spread.ranks[i]));
+  }
+  settings_.divide_among(settings_.most_ranks);
+  if (micro_batches.empty()) {
+    boosted_.arena().zero_grad();  // which nothing has overwritten
+  }
+  boosted_.begin_last_backward();
+  boosted_.end_passes();
+}
+
+double TrainingStep::pass_seconds(const data::Batch& batch, int64_t ranks, int64_t warmup,
+                                  int64_t passes) {
+  using Clock = std::chrono::steady_clock;
+  boosted_.begin_step();
+  (void)boosted_.begin_pass({.first = true, .last = false});
+  settings_.divide_among(ranks);
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < warmup + passes; ++i) {
+    device::synchronize(settings_.device);
+    const Clock::time_point start = Clock::now();
+    const MicroLoss micro = micro_loss(inputs_of(batch, /*step=*/0), uint32_t{0},
+                                       {.starts_step = i == 0, .overwrite = false});
+    boosted_.backward_of(micro.loss.mean, 1.0);
+    device::synchronize(settings_.device);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    least = i < warmup ? least : std::min(least, seconds);
+  }
+  settings_.divide_among(settings_.most_ranks);
+  boosted_.end_passes();
+  boosted_.arena().zero_grad();
+  return least;
 }
 
 void TrainingStep::pipeline_steps(const std::vector<data::Batch>& micro_batches,
@@ -305,10 +357,17 @@ std::string TrainingStep::describe_graphs() const {
          " of batches, " + human_bytes(pool_->num_bytes() + graph_inputs_);
 }
 
-void TrainingStep::forward_only(const std::vector<data::Batch>& micro_batches, int64_t step) {
+void TrainingStep::forward_only(const std::vector<data::Batch>& micro_batches, int64_t step,
+                                const SpreadPasses& spread) {
   at::NoGradGuard no_grad;
-  for (const data::Batch& batch : micro_batches) {
-    (void)micro_loss(inputs_of(batch, step), static_cast<uint32_t>(step), {});
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    if (spread.samples > 0) {
+      settings_.divide_among(spread.ranks[i]);
+    }
+    (void)micro_loss(inputs_of(micro_batches[i], step), static_cast<uint32_t>(step), {});
+  }
+  if (spread.samples > 0) {
+    settings_.divide_among(settings_.most_ranks);
   }
 }
 

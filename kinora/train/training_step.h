@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,12 +44,23 @@ struct StepSettings {
   /// Where shapes are many: bytes that graphs may take (RecordingChoice). None: they are few.
   std::optional<int64_t> graph_limit = {};
   PipelineSettings pipeline = {};
+  /// Divides the tokens of samples among so many ranks from now on (Trainable::divide_among), for
+  /// steps of SpreadPasses, without graphs.
+  std::function<void(int64_t ranks)> divide_among = {};
+  int64_t most_ranks = 1;  ///< of it, and what holds outside of steps
 };
 
 /// Micro-batches of prior_data among those of a step.
 struct PriorPasses {
   int64_t count = 0;    ///< the last ones
   double weight = 0.0;  ///< of their mean loss
+};
+
+/// Micro-batches of which each has its own number of ranks (parallel/sequence_schedule.h), so that
+/// ranks may have different ones, and different numbers of them.
+struct SpreadPasses {
+  int64_t samples = 0;              ///< of all ranks; 0: passes are not spread
+  std::vector<int64_t> ranks = {};  ///< that divide each of this rank's micro-batches
 };
 
 /// Forward and backward of the micro-batches of one optimizer step: of this rank's, with the
@@ -65,14 +77,21 @@ class TrainingStep {
 
   /// Adds the gradients of the mean loss over the global batch, and of the weighted mean over what
   /// of it is `prior`, times the optimizer's loss scale, to those that the parameters have. Every
-  /// rank has as many samples, of the same shape. Returns the sum of these means, fp32, no dims, on
-  /// the device, over the samples of all ranks: until the next call. Does not wait for the device;
-  /// the batches must live until it is done.
+  /// rank has as many samples, of the same shape, unless they are `spread`. Returns the sum of
+  /// these means, fp32, no dims, on the device, over the samples of all ranks: until the next call.
+  /// Does not wait for the device; the batches must live until it is done.
   [[nodiscard]] at::Tensor forward_backward(const std::vector<data::Batch>& micro_batches,
-                                            int64_t step, const PriorPasses& prior = {});
+                                            int64_t step, const PriorPasses& prior = {},
+                                            const SpreadPasses& spread = {});
 
   /// The same predictions without gradients, to look at what modules return.
-  void forward_only(const std::vector<data::Batch>& micro_batches, int64_t step);
+  void forward_only(const std::vector<data::Batch>& micro_batches, int64_t step,
+                    const SpreadPasses& spread = {});
+
+  /// Seconds of forward and backward of a micro-batch whose tokens `ranks` ranks divide: the least
+  /// of `passes` behind `warmup` others. All ranks call it. Gradients are zero then.
+  [[nodiscard]] double pass_seconds(const data::Batch& batch, int64_t ranks, int64_t warmup,
+                                    int64_t passes);
 
   /// "3 CUDA graphs of 5 shapes of batches, 1.2 GiB", where shapes are many and may be recorded.
   [[nodiscard]] std::string describe_graphs() const;
@@ -97,6 +116,10 @@ class TrainingStep {
     double share = 1.0;
     bool operator==(const Part&) const = default;
   };
+  /// Forward and backward of micro-batches of which each has its own number of ranks. Gradients are
+  /// exchanged behind the last one, since ranks end at different ones.
+  void spread_steps(const std::vector<data::Batch>& micro_batches, const SpreadPasses& spread,
+                    int64_t step);
   /// Forward and backward of all micro-batches by stages, in the order of the schedule.
   void pipeline_steps(const std::vector<data::Batch>& micro_batches, const std::vector<Part>& parts,
                       int64_t step);

@@ -6,12 +6,15 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/philox.h"
 #include "kinora/core/process_memory.h"
 #include "kinora/device/device.h"
 #include "kinora/inference/conditions.h"
@@ -20,7 +23,9 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/bench/benchmark.h"
+#include "kinora/train/bench/random_batch.h"
 #include "kinora/train/bench/random_encoders.h"
+#include "kinora/train/dynamic_sequence.h"
 #include "kinora/train/encode_stage.h"
 #include "kinora/train/frozen_encoder.h"
 #include "kinora/train/plan/memory_budget.h"
@@ -32,63 +37,6 @@ namespace kinora::train {
 namespace {
 
 constexpr int64_t kTokens = 32000;
-
-/// Random texts of `length` tokens; 0: from half of the longest to all of it.
-void add_texts(data::Batch& batch, const models::ModelConfig& model, int64_t length) {
-  const int64_t size = batch.sample_index.size(0);
-  const auto normal = [&](const std::vector<int64_t>& shape) {
-    return ops::random_normal(shape, batch.sample_index, kBenchmarkSeed, 1, RandomPurpose::kTest,
-                              at::kCPU);
-  };
-  if (model.text_encoder.any()) {
-    batch.tokens = at::zeros({size, model.text_tokens}, at::kLong);
-  } else {
-    batch.text = normal({size, model.text_tokens, model.text_channels});
-  }
-  batch.pooled = normal({size, model.pooled_width()});
-  const int64_t half = model.text_tokens / 2;
-  batch.text_lengths =
-      length > 0 ? at::full({size}, length, at::kLong)
-                 : model.text_tokens - batch.sample_index.remainder(std::max<int64_t>(half, 1));
-  batch.fps = at::full({size}, 8.0, at::kFloat);
-}
-
-/// Samples first, ..., first + batch - 1 of that shape.
-data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> shape,
-                         int64_t first, int64_t size, int64_t text_length, at::Device device) {
-  shape.insert(shape.begin(), size);
-  data::Batch batch;
-  batch.sample_index = at::arange(first, first + size, at::kLong);
-  batch.labels = batch.sample_index.remainder(model.num_classes);
-  batch.images = (ops::random_uniform(shape, batch.sample_index, kBenchmarkSeed, 0,
-                                      RandomPurpose::kTest, at::kCPU) *
-                  256.0)
-                     .to(at::kByte);
-  const models::ModelShape its = models::shape_of(model);
-  const int64_t pixels = shape[1] == model.in_channels ? model.compression : 1;  // of a value
-  if (its.controls > 0) {
-    batch.control =
-        at::zeros({size, 3 * its.controls, shape[2] * pixels, shape[3] * pixels}, at::kByte);
-  }
-  if (its.channels_beside > 0) {
-    std::vector<int64_t> sizes = model.sample_shape();
-    sizes.front() = its.channels_beside;
-    sizes.insert(sizes.begin(), size);
-    batch.beside = at::zeros(sizes, at::kFloat);
-  }
-  if (its.image_states > 0) {
-    batch.image_prompt = at::zeros({size, its.image_states, its.image_channels}, at::kFloat);
-  }
-  if (model.takes_text()) {
-    add_texts(batch, model, text_length);
-  }
-  if (device.is_cuda()) {
-    for (at::Tensor* tensor : {&batch.images, &batch.labels, &batch.sample_index, &batch.text}) {
-      *tensor = tensor->defined() ? tensor->pin_memory() : at::Tensor();
-    }
-  }
-  return batch;
-}
 
 /// Those of this rank in a step.
 std::vector<data::Batch> random_batches(const RunConfig& config, const std::vector<int64_t>& shape,
@@ -171,6 +119,7 @@ class StepTimer::Impl {
                     ? open_encoder(config.autoencoder, {&config.data, &config.image_data}, device_)
                     : nullptr),
         mesh_(world, config.parallel.mesh()) {
+    check_dynamic_sequence(config);
     config_.model = model_of(config, frozen_.get());
     config_ = within_budget(config_, device_, mesh_.world());
     if (!config_.data.buckets.empty()) {
@@ -181,17 +130,20 @@ class StepTimer::Impl {
     trainable_.emplace(config_, mesh_, device_, kBenchmarkSeed);
     randomise_zeros(trainable_->model().named_parameters(), trainable_->arena());
     graphs_ = use_graphs(config_, trainable_->kernels()) && trainable_->can_be_recorded();
-    step_runner_.emplace(trainable_->model(), trainable_->boosted(), objective_, nullptr,
-                         StepSettings{.seed = kBenchmarkSeed,
-                                      .label_dropout = config_.train.label_dropout,
-                                      .pooled_dropout = config_.train.pooled_dropout,
-                                      .model = config_.model,
-                                      .frame_masks = config_.frame_masks,
-                                      .ranks = mesh_.gradient_ranks(),
-                                      .device = device_,
-                                      .graphs = graphs_,
-                                      .graph_limit = {},
-                                      .pipeline = trainable_->pipeline()});
+    step_runner_.emplace(
+        trainable_->model(), trainable_->boosted(), objective_, nullptr,
+        StepSettings{.seed = kBenchmarkSeed,
+                     .label_dropout = config_.train.label_dropout,
+                     .pooled_dropout = config_.train.pooled_dropout,
+                     .model = config_.model,
+                     .frame_masks = config_.frame_masks,
+                     .ranks = mesh_.gradient_ranks(),
+                     .device = device_,
+                     .graphs = graphs_,
+                     .graph_limit = {},
+                     .pipeline = trainable_->pipeline(),
+                     .divide_among = [this](int64_t ranks) { trainable_->divide_among(ranks); },
+                     .most_ranks = mesh_.shape().sequence});
     stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, nullptr, kBenchmarkSeed, device_);
   }
 
@@ -266,7 +218,109 @@ class StepTimer::Impl {
     return cost;
   }
 
+  [[nodiscard]] SpreadBenchmark time_spread(const StepBenchmarkOptions& options) {
+    const comm::Group& world = mesh_.world();
+    const SecondsOfRows seconds = seconds_by_degree(config_, *step_runner_, device_, world);
+    const std::vector<data::Bucket> buckets = largest_of_rows(config_);
+    std::vector<data::Batch> batches;
+    for (const data::Bucket& bucket : buckets) {
+      batches.push_back(random_batch(config_.model, sample_shape(config_, bucket.pixels()),
+                                     /*first=*/0, bucket.batch, /*text_length=*/0, device_));
+    }
+    SpreadBenchmark result{
+        .device = device::describe(device_),
+        .batches = config_.data.bucket_batches > 0 ? config_.data.bucket_batches : world.size(),
+        .seconds = describe(seconds, config_, world.size(), "s"),
+        .rows = {SpreadRow{}}};
+    for (int64_t ranks = config_.parallel.sp_size; ranks > 0; ranks /= 2) {
+      SpreadRow& row = result.rows.emplace_back();
+      row.ranks = ranks;
+      row.refused = too_large(seconds, buckets, ranks);
+    }
+    int64_t samples = 0;
+    for (int64_t step = -options.warmup; step < options.steps; ++step) {
+      std::vector<size_t> kinds;
+      for (int64_t i = 0; i < result.batches; ++i) {
+        const RandomStream draws{kBenchmarkSeed, static_cast<uint64_t>(i),
+                                 static_cast<uint32_t>(step + options.warmup),
+                                 RandomPurpose::kTest};
+        kinds.push_back(static_cast<size_t>(static_cast<double>(random_uniform(draws, 0)) *
+                                            static_cast<double>(buckets.size())));
+      }
+      int64_t of_step = 0;
+      for (const size_t kind : kinds) {
+        of_step += buckets[kind].batch;
+      }
+      samples += step < 0 ? 0 : of_step;
+      for (SpreadRow& row : result.rows) {
+        if (!row.refused.empty()) {
+          continue;
+        }
+        const std::vector<parallel::PlacedPass> passes =
+            row.ranks == 0 ? parallel::schedule_sequences(kinds, seconds, world.size()).passes
+                           : in_turn(kinds.size(), row.ranks, world.size());
+        const double taken = spread_seconds(batches, kinds, passes, of_step);
+        row.step_seconds += step < 0 ? 0.0 : taken / static_cast<double>(options.steps);
+      }
+    }
+    for (SpreadRow& row : result.rows) {
+      if (row.refused.empty()) {
+        row.samples_per_s =
+            static_cast<double>(samples) / (row.step_seconds * static_cast<double>(options.steps));
+        row.slowdown = row.step_seconds / result.rows.front().step_seconds;
+      }
+    }
+    result.peak_memory = device::peak_memory(device_);
+    return result;
+  }
+
  private:
+  /// The first size that so many ranks cannot compute; empty: there is none.
+  static std::string too_large(const SecondsOfRows& seconds,
+                               const std::vector<data::Bucket>& buckets, int64_t ranks) {
+    const auto degree = static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(ranks)));
+    for (size_t row = 0; row < buckets.size(); ++row) {
+      if (!std::isfinite(seconds[row][degree])) {
+        return buckets[row].text();
+      }
+    }
+    return {};
+  }
+
+  /// Groups of `ranks` ranks take passes in turn.
+  static std::vector<parallel::PlacedPass> in_turn(size_t passes, int64_t ranks, int64_t world) {
+    std::vector<parallel::PlacedPass> placed;
+    for (size_t i = 0; i < passes; ++i) {
+      placed.push_back(
+          {.pass = i, .first_rank = static_cast<int64_t>(i) * ranks % world, .ranks = ranks});
+    }
+    return placed;
+  }
+
+  /// Of an optimizer step, the slowest rank's.
+  [[nodiscard]] double spread_seconds(const std::vector<data::Batch>& batches,
+                                      const std::vector<size_t>& kinds,
+                                      const std::vector<parallel::PlacedPass>& passes,
+                                      int64_t samples) {
+    std::vector<data::Batch> own;
+    SpreadPasses spread{.samples = samples};
+    for (const parallel::PlacedPass& placed : passes) {
+      if (placed.is_of(mesh_.world().rank())) {
+        own.push_back(batches[kinds[placed.pass]]);
+        spread.ranks.push_back(placed.ranks);
+      }
+    }
+    mesh_.world().barrier();
+    const double seconds = median_call_seconds(device_, 1, [&](int64_t /*call*/) {
+      const at::Tensor loss = step_runner_->forward_backward(own, step_, {}, spread);
+      (void)trainable_->boosted().enqueue_update(config_.lr.value, loss);
+      ++step_;
+    });
+    const at::Tensor slowest = at::full({1}, seconds, at::kFloat);
+    mesh_.world().all_reduce(slowest, comm::Reduction::kMax);
+    return slowest.item<float>();
+  }
+
   /// Optimizer steps on the same batches over and over; each call enqueues one.
   class Steps {
    public:
@@ -363,6 +417,10 @@ StepBenchmark StepTimer::time(const StepBenchmarkOptions& options) {
 
 StepCost StepTimer::time(const inference::ClipSize& size, int64_t batch) {
   return impl_->time(size, batch);
+}
+
+SpreadBenchmark StepTimer::time_spread(const StepBenchmarkOptions& options) {
+  return impl_->time_spread(options);
 }
 
 StepBenchmark benchmark_step(const RunConfig& config, const StepBenchmarkOptions& options,

@@ -50,6 +50,24 @@ struct StepBenchmark {
   std::vector<std::string> products;  ///< a line for each of the fast path's matrix products
 };
 
+/// Steps of several buckets by one choice of ranks.
+struct SpreadRow {
+  int64_t ranks = 0;          ///< that divide each sample; 0: as its size wants
+  std::string refused;        ///< a size for which so few ranks have no memory; the rest is 0 then
+  double step_seconds = 0.0;  ///< the mean
+  double samples_per_s = 0.0;
+  double slowdown = 1.0;  ///< against the dynamic choice
+};
+
+/// Dynamic numbers of sequence ranks against fixed ones, on the same steps.
+struct SpreadBenchmark {
+  std::string device;
+  int64_t batches = 0;          ///< of a step
+  int64_t peak_memory = 0;      ///< bytes of a GPU, of all choices
+  std::string seconds;          ///< a table: describe() of dynamic_sequence.h
+  std::vector<SpreadRow> rows;  ///< the dynamic choice first
+};
+
 /// A recipe's model and optimizer, whose steps are timed on random inputs that lie in memory, one
 /// behind the other as in training. Layers that start at zero are randomised: products of zeros are
 /// faster than real ones. Nothing is left in the device's memory at the end. With several ranks all
@@ -71,6 +89,12 @@ class StepTimer {
   /// whole process's, 0 where the system does not say. Errors of running out of memory: the timer
   /// is of no use then.
   [[nodiscard]] StepCost time(const inference::ClipSize& size, int64_t batch);
+
+  /// Of a recipe with data.buckets and parallel.dynamic_sequence: options.steps steps of
+  /// data.bucket_batches batches, each of a row drawn at random, by the ranks that the run would
+  /// choose and by 1, 2, 4, ... ranks for all sizes, where groups of so many take batches in turn.
+  /// Of a step all choices are timed one after the other. The figures are the slowest rank's.
+  [[nodiscard]] SpreadBenchmark time_spread(const StepBenchmarkOptions& options);
 
  private:
   class Impl;

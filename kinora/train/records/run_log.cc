@@ -58,10 +58,12 @@ io::JsonObject line_of(const StepRecord& record) {
     line.add("kind", to_string(record.kind));
   }
   if (record.size) {
-    line.add("samples", record.size->samples)
-        .add("frames", record.size->size.frames)
-        .add("height", record.size->size.height)
-        .add("width", record.size->size.width);
+    line.add("samples", record.size->samples);
+    if (const auto& size = record.size->size) {
+      line.add("frames", size->frames).add("height", size->height).add("width", size->width);
+    } else {
+      line.add("batches", record.size->batches);
+    }
   }
   line.add("loss", record.loss)
       .add("lr", record.lr)

@@ -21,8 +21,9 @@ namespace kinora::train {
 
 /// Of the samples of a step, as the model sees them.
 struct StepSize {
-  int64_t samples = 0;  ///< of all ranks
-  inference::ClipSize size;
+  int64_t samples = 0;                      ///< of all ranks
+  std::optional<inference::ClipSize> size;  ///< nothing: they are of several,
+  int64_t batches = 0;                      ///< in so many batches
 };
 
 /// What one optimizer step did.

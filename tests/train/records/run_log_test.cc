@@ -80,7 +80,8 @@ TEST_F(RunLogTest, ALineHasMoreWhereThereIsMore) {
   StepRecord record = record_of(1);
   record.kind = StepKind::kImageData;
   record.has_kinds = true;
-  record.size = StepSize{.samples = 12, .size = {.frames = 3, .height = 16, .width = 32}};
+  record.size =
+      StepSize{.samples = 12, .size = inference::ClipSize{.frames = 3, .height = 16, .width = 32}};
   record.peak_memory = 1 << 20;
   record.loss_scale = 1024.0;
   record.distance = 0.25;
