@@ -1,4 +1,4 @@
-// kinora bench train | ablate | sample | pipeline | simulate CONFIG [key=value ...],
+// kinora bench train | ablate | buckets | sample | pipeline | simulate CONFIG [key=value ...],
 // kinora bench decode | sequence
 
 #include <iostream>
@@ -99,6 +99,30 @@ int bench_ablate(const BenchArguments& arguments) {
   return 0;
 }
 
+int bench_buckets(const BenchArguments& arguments) {
+  train::RunConfig config = config_of(arguments);
+  KINORA_CHECK(!config.data.buckets.empty(), kConfig,
+               "[bench] buckets times the sizes of data.buckets, and the recipe has none");
+  config.dynamic_sequence = true;
+  const std::optional<comm::World> world = own_rank(arguments.ranks);
+  if (!world) {
+    return launch(arguments.ranks, config.train.device);
+  }
+  train::SpreadBenchmark result;
+  on_rank(*world, config.train.device, [&](const comm::Group& group, at::Device /*device*/) {
+    result = train::StepTimer(config, group).time_spread(arguments.step);
+  });
+  if (world->rank > 0) {
+    return 0;
+  }
+  if (arguments.json) {
+    std::cout << to_json(result, world->size, arguments.step.steps).dump() << '\n';
+  } else {
+    print(std::cout, result, world->size, arguments.step.steps);
+  }
+  return 0;
+}
+
 int bench_sample(const BenchArguments& arguments) {
   train::SampleBenchmarkOptions options = arguments.sample;
   options.profile = arguments.profile;
@@ -161,6 +185,8 @@ int run(const BenchArguments& arguments) {
       return bench_train(arguments);
     case BenchArguments::What::kAblate:
       return bench_ablate(arguments);
+    case BenchArguments::What::kBuckets:
+      return bench_buckets(arguments);
     case BenchArguments::What::kSample:
       return bench_sample(arguments);
     case BenchArguments::What::kPipeline:

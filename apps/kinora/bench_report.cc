@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "kinora/core/build_info.h"
+#include "kinora/core/counted.h"
 #include "kinora/core/text.h"
 
 namespace kinora::apps {
@@ -211,6 +212,28 @@ void print(std::ostream& out, const device::GpuProfile& profile, int64_t calls,
   out << waits_text(profile, calls, unit) << '\n';
 }
 
+void print(std::ostream& out, const train::SpreadBenchmark& result, int64_t ranks, int64_t steps) {
+  line(out, "device", result.device + ", " + counted(ranks, "rank"));
+  line(out, "steps",
+       std::to_string(steps) + ", each of " + counted(result.batches, "batch", "batches"));
+  if (result.peak_memory > 0) {
+    line(out, "peak memory", human_bytes(result.peak_memory));
+  }
+  out << '\n'
+      << result.seconds << "\n\n"
+      << left("ranks a sample", 16) << right("ms a step", 12) << right("samples/s", 12)
+      << right("dynamic is", 12) << '\n';
+  for (const train::SpreadRow& row : result.rows) {
+    out << left(row.ranks == 0 ? "dynamic" : std::to_string(row.ranks), 16);
+    if (row.refused.empty()) {
+      out << right(fixed(row.step_seconds * 1e3, 1), 12) << right(fixed(row.samples_per_s, 1), 12)
+          << right(row.ranks == 0 ? "" : fixed(row.slowdown, 3) + "x", 12) << '\n';
+    } else {
+      out << "  no memory for " << row.refused << '\n';
+    }
+  }
+}
+
 void print_ablation_head(std::ostream& out, const std::string& device,
                          const train::DeviceCeilings& ceilings) {
   line(out, "device", device);
@@ -310,6 +333,27 @@ Json to_json(const train::PipelineBenchmark& result,
   json["sample_ms"] = result.sample_seconds * 1e3;
   json["decode_ms"] = result.decode_seconds * 1e3;
   json["peak_memory"] = result.peak_memory;
+  return json;
+}
+
+Json to_json(const train::SpreadBenchmark& result, int64_t ranks, int64_t steps) {
+  Json json = {{"device", result.device},
+               {"commit", build_info().commit},
+               {"ranks", ranks},
+               {"steps", steps},
+               {"batches", result.batches},
+               {"peak_memory", result.peak_memory},
+               {"rows", Json::array()}};
+  for (const train::SpreadRow& row : result.rows) {
+    Json& of = json["rows"].emplace_back(Json{{"ranks_a_sample", row.ranks}});
+    if (!row.refused.empty()) {
+      of["refused"] = row.refused;
+      continue;
+    }
+    of["step_ms"] = row.step_seconds * 1e3;
+    of["samples_per_s"] = row.samples_per_s;
+    of["slowdown"] = row.slowdown;
+  }
   return json;
 }
 

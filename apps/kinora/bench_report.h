@@ -30,6 +30,8 @@ void print(std::ostream& out, const train::PipelineBenchmark& result,
 void print(std::ostream& out, const device::GpuProfile& profile, int64_t calls,
            const std::string& unit);
 
+void print(std::ostream& out, const train::SpreadBenchmark& result, int64_t ranks, int64_t steps);
+
 void print_ablation_head(std::ostream& out, const std::string& device,
                          const train::DeviceCeilings& ceilings);
 void print(std::ostream& out, const train::AblationRow& row, double gemm_tflops);
@@ -43,6 +45,7 @@ void print_attention_share(std::ostream& out, const std::vector<train::AblationR
                            const train::DeviceCeilings& ceilings);
 [[nodiscard]] Json to_json(const train::PipelineBenchmark& result,
                            const train::PipelineBenchmarkOptions& options);
+[[nodiscard]] Json to_json(const train::SpreadBenchmark& result, int64_t ranks, int64_t steps);
 [[nodiscard]] Json to_json(const device::GpuProfile& profile, int64_t calls);
 [[nodiscard]] Json to_json(const std::vector<train::AblationRow>& rows, const std::string& device,
                            int64_t global_batch, const train::DeviceCeilings& ceilings);

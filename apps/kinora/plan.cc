@@ -15,6 +15,7 @@
 #include "kinora/core/process_memory.h"
 #include "kinora/core/text.h"
 #include "kinora/core/text_table.h"
+#include "kinora/train/dynamic_sequence.h"
 #include "kinora/train/plan/gpu_facts.h"
 #include "kinora/train/plan/memory_plan.h"
 #include "kinora/train/plan/plan_search.h"
@@ -60,6 +61,7 @@ Study make_study(const PlanArguments& arguments) {
   Study study;
   study.config = train::without_data(
       load_config<train::RunConfig>(arguments.config, arguments.overrides), study.assumed);
+  train::check_dynamic_sequence(study.config);
   bool is_cpu = false;
   study.gpu = choose_gpu(arguments.gpu, is_cpu, study.config.train.device);
   KINORA_CHECK(!study.config.train.fp8 || is_cpu || study.gpu.fp8, kConfig,
@@ -149,6 +151,10 @@ int run(const PlanArguments& arguments) {
                                   arguments.search ? kMostChoices : 1);
   }
   const std::string said = verdict(study, plan, choices);
+  const std::string sequences = study.config.dynamic_sequence
+                                    ? train::describe(train::counted_seconds(study.config),
+                                                      study.config, study.target.ranks, "TMAC")
+                                    : "";
   if (arguments.json) {
     Json json = {{"device", study.target.device == c10::DeviceType::CPU ? "cpu" : study.gpu.name},
                  {"ranks", plan.target.ranks},
@@ -165,6 +171,7 @@ int run(const PlanArguments& arguments) {
                  {"fits", plan.fits()},
                  {"verdict", said},
                  {"samples_per_s", speed},
+                 {"dynamic_sequence", sequences},
                  {"assumed", study.assumed}};
     if (arguments.search) {
       json["choices"] = Json::array();
@@ -187,6 +194,10 @@ int run(const PlanArguments& arguments) {
   std::cout << '\n' << train::table(plan, arguments.layers) << "\n\n" << said << '\n';
   if (speed > 0.0) {
     std::cout << "expected: about " << human_rate(speed) << " samples/s\n";
+  }
+  if (!sequences.empty()) {
+    std::cout << "\nranks of each size (parallel.dynamic_sequence), by arithmetic\n"
+              << sequences << '\n';
   }
   if (arguments.search) {
     std::cout << '\n'

@@ -89,6 +89,14 @@ void add_bench(CLI::App& app, Chosen& chosen) {
   add_step_options(ablate, arguments);
   choose(ablate, BenchArguments::What::kAblate);
 
+  CLI::App* buckets =
+      add("buckets",
+          "Time training steps of mixed sizes, with numbers of sequence ranks that follow the size "
+          "(parallel.dynamic_sequence) and with fixed ones.");
+  add_step_options(buckets, arguments);
+  add_rank_options(*buckets, arguments->ranks);
+  choose(buckets, BenchArguments::What::kBuckets);
+
   CLI::App* sample = add("sample", "Time drawing samples with a recipe's model of random weights.");
   sample
       ->add_option("--batch", arguments->sample.batch,

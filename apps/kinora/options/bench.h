@@ -11,9 +11,9 @@
 
 namespace kinora::apps {
 
-/// Of bench train, ablate, sample and pipeline.
+/// Of bench train, ablate, buckets, sample and pipeline.
 struct BenchArguments {
-  enum class What { kTrain, kAblate, kSample, kPipeline } what = What::kTrain;
+  enum class What { kTrain, kAblate, kBuckets, kSample, kPipeline } what = What::kTrain;
   std::string config;
   std::vector<std::string> overrides;
   train::StepBenchmarkOptions step;
