@@ -5,11 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -18,13 +17,12 @@
 #include "kinora/core/config.h"
 #include "kinora/io/image.h"
 #include "kinora/parallel/sequence_schedule.h"
-#include "kinora/train/bench/random_batch.h"
 #include "kinora/train/trainer.h"
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
 #include "tests/places.h"
-#include "tests/train/tiny_run.h"
+#include "tests/train/mixed_run.h"
 
 namespace kinora::train {
 namespace dynamic_sequence_test {
@@ -32,96 +30,6 @@ namespace dynamic_sequence_test {
 using testing::HasSubstr;
 
 constexpr double kRounding = 1e-5;  // of sums in another order
-
-/// Steps of clips and pictures of several sizes.
-class MixedRun {
- public:
-  MixedRun(const RunConfig& config, const comm::Group& world)
-      : config_(config),
-        mesh_(world, config.parallel.mesh()),
-        objective_(diffusion::make_objective(config.objective, config.model.learn_sigma)),
-        trainable_(config_, mesh_, at::kCPU, kSeed),
-        step_(trainable_.model(), trainable_.boosted(), objective_, nullptr,
-              {.seed = kSeed,
-               .label_dropout = 0.3,
-               .model = config.model,
-               .ranks = mesh_.gradient_ranks(),
-               .divide_among = [this](int64_t ranks) { trainable_.divide_among(ranks); },
-               .most_ranks = mesh_.shape().sequence}) {
-    diffusion::move_to(objective_, at::kCPU);
-    randomise_zeros(trainable_.model().named_parameters(), trainable_.arena());
-    trainable_.arena().reset_averages();
-  }
-
-  /// Those with `spread` as a schedule of the seconds has them; else all on this rank, as usual.
-  void step(bool spread, const std::vector<parallel::SecondsByDegree>& seconds, bool is_bad,
-            Outcome* outcome) {
-    const std::vector<data::Batch> all = batches(is_bad);
-    SpreadPasses passes;
-    std::vector<data::Batch> own;
-    if (spread) {
-      for (const auto& placed :
-           parallel::schedule_sequences({0, 1, 1, 2, 1}, seconds, mesh_.world().size()).passes) {
-        if (placed.is_of(mesh_.world().rank())) {
-          own.push_back(all[placed.pass]);
-          passes.ranks.push_back(placed.ranks);
-        }
-      }
-      for (const data::Batch& batch : all) {
-        passes.samples += batch.images.size(0);
-      }
-    }
-    const at::Tensor loss = step_.forward_backward(spread ? own : all, steps_, {}, passes);
-    const optim::StepResult result =
-        trainable_.optimizer().wait_report(trainable_.boosted().enqueue_update(1e-2, loss));
-    EXPECT_EQ(result.skipped, is_bad);
-    if (!is_bad) {
-      outcome->losses.push_back(result.loss);
-      outcome->norms.push_back(result.grad_norm);
-    }
-    ++steps_;
-  }
-
-  Outcome outcome(bool spread, const std::vector<parallel::SecondsByDegree>& seconds) {
-    Outcome outcome;
-    for (const bool is_bad : {false, true, false}) {
-      step(spread, seconds, is_bad, &outcome);
-    }
-    std::vector<at::Tensor> weights;
-    std::vector<at::Tensor> averages;
-    for (const auto& [path, parameter] : trainable_.model().named_parameters()) {
-      weights.push_back(trainable_.arena().export_parameter(path, optim::Role::master()).flatten());
-      averages.push_back(
-          trainable_.arena().export_parameter(path, optim::Role::average(1)).flatten());
-    }
-    outcome.weights = at::cat(weights);
-    outcome.averages = at::cat(averages);
-    return outcome;
-  }
-
- private:
-  [[nodiscard]] std::vector<data::Batch> batches(bool is_bad) const {
-    const std::vector<std::pair<std::vector<int64_t>, int64_t>> sizes = {
-        {{4, 3, 6, 8}, 1}, {{4, 6, 6}, 3}, {{4, 4, 10}, 2}, {{4, 2, 6, 6}, 2}, {{4, 6, 6}, 3}};
-    std::vector<data::Batch> batches;
-    int64_t first = 100 * steps_;
-    for (const auto& [shape, size] : sizes) {
-      batches.push_back(random_batch(config_.model, shape, first, size, 0, at::kCPU));
-      first += size;
-    }
-    if (is_bad) {
-      batches[2].images = at::full(batches[2].images.sizes(), std::nan(""), at::kFloat);
-    }
-    return batches;
-  }
-
-  RunConfig config_;
-  parallel::Mesh mesh_;
-  diffusion::Objective objective_;
-  Trainable trainable_;
-  TrainingStep step_;
-  int64_t steps_ = 0;
-};
 
 class DynamicSequenceTest : public testing::TestWithParam<int64_t> {};
 
@@ -140,35 +48,38 @@ TEST_P(DynamicSequenceTest, EveryStageEqualsOneRank) {
       int stage;
       Scheme scheme;
       size_t choice;
+      std::function<void(RunConfig&)> set = [](RunConfig&) {};
     };
-    // Each rank computes the reference in a group of its own.
-    std::map<inference::Path, Outcome> want;
-    for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
-      RunConfig config = tiny_video("stdit3");
-      config.path = path;
-      want[path] = MixedRun(config, {}).outcome(/*spread=*/false, {});
-      ASSERT_GT(want[path].norms[0], config.optim.max_grad_norm) << "clipping is not seen";
-    }
-    for (const Case& c : {Case{inference::Path::kPlain, 0, Scheme::kUlysses, 0},
-                          Case{inference::Path::kFast, 1, Scheme::kDsp, 0},
+    const auto frozen = [](RunConfig& config) {
+      config.finetune.freeze = {"x_embedder.*", "*attn.qkv.weight", "*.mlp.fc1.*"};
+    };
+    const auto recomputed = [](RunConfig& config) { config.train.recompute = "block:2"; };
+    for (const Case& c : {Case{inference::Path::kFast, 1, Scheme::kDsp, 0, frozen},
                           Case{inference::Path::kFast, 2, Scheme::kUlysses, 1},
-                          Case{inference::Path::kPlain, 1, Scheme::kRing, 0},
+                          Case{inference::Path::kPlain, 0, Scheme::kRing, 0, recomputed},
                           Case{inference::Path::kFast, 0, Scheme::kFastSeq, 2}}) {
       SCOPED_TRACE("stage " + std::to_string(c.stage) + ", " +
                    std::string(parallel::to_string(c.scheme)));
       RunConfig config = tiny_video("stdit3");
       config.path = c.path;
-      config.dynamic_sequence = true;
-      config.parallel.sp_size = world.size();
-      config.parallel.sequence_scheme = c.scheme;
-      config.parallel.zero_stage = c.stage;
-      config.parallel.reduce_each_micro_batch = false;
-      std::vector<parallel::SecondsByDegree> seconds = choices[c.choice];
-      for (parallel::SecondsByDegree& of : seconds) {
-        of.erase(of.begin(), of.begin() + (world.size() == 2 ? 1 : 0));
+      c.set(config);
+      // Each rank computes the reference in a group of its own.
+      const Outcome want = MixedRun(config, {}).outcome(/*spread=*/false, {});
+      ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
+      // Of four ranks also two copies of the state, with at most two ranks a sample.
+      for (const int64_t replicate : {1, c.stage == 1 && world.size() == 4 ? 2 : 1}) {
+        config.dynamic_sequence = true;
+        config.parallel.replicate = replicate;
+        config.parallel.sp_size = world.size() / replicate;
+        config.parallel.sequence_scheme = c.scheme;
+        config.parallel.zero_stage = c.stage;
+        config.parallel.reduce_each_micro_batch = false;
+        std::vector<parallel::SecondsByDegree> seconds = choices[c.choice];
+        for (parallel::SecondsByDegree& of : seconds) {
+          of.erase(of.begin(), of.begin() + (config.parallel.sp_size == 2 ? 1 : 0));
+        }
+        expect_close(MixedRun(config, world).outcome(/*spread=*/true, seconds), want, kRounding);
       }
-      expect_close(MixedRun(config, world).outcome(/*spread=*/true, seconds), want[c.path],
-                   kRounding);
     }
   });
 }
@@ -261,36 +172,30 @@ std::filesystem::path shared_path(const std::filesystem::path& own, const comm::
   return std::string(reinterpret_cast<const char*>(letters.const_data_ptr<uint8_t>()));
 }
 
-TEST_F(DynamicTrainingTest, RunsOfManyRanksAndResumedOnesEqualThatOfOne) {
-  for (const int64_t ranks : {2, 4}) {
-    comm::run_on_ranks(ranks, [&](const comm::Group& world) {
-      const std::filesystem::path folder = shared_path(folder_.path(), world);
-      if (world.rank() == 0) {
-        Trainer(config(folder, "one", {}), {}).run();
+TEST_F(DynamicTrainingTest, TwoRanksThatMeasureAndAResumeEqualOneRank) {
+  comm::run_on_ranks(2, [&](const comm::Group& world) {
+    const std::filesystem::path folder = shared_path(folder_.path(), world);
+    if (world.rank() == 0) {
+      Trainer(config(folder, "one", {}), {}).run();
+    }
+    const std::vector<std::string> more = {"parallel.sequence=2", "parallel.zero_stage=1"};
+    std::vector<std::string> first = more;
+    first.emplace_back("train.steps=3");
+    Trainer(config(folder, "two", first), {}, world).run();
+    const TrainResult resumed =
+        Trainer(config(folder, "two", more), {.mode = Resume::Mode::kAuto, .checkpoint = {}}, world)
+            .run();
+    EXPECT_TRUE(resumed.complete);
+    if (world.rank() == 0) {
+      const std::vector<nlohmann::json> want = log(folder / "one");
+      expect_same(log(folder / "two"), want);
+      std::set<int64_t> samples;
+      for (const nlohmann::json& line : want) {
+        samples.insert(line.at("samples").get<int64_t>());
       }
-      // Two choose by what they measure, four by what is counted, and stop in the middle.
-      std::vector<std::string> more = {"parallel.sequence=" + std::to_string(world.size()),
-                                       "parallel.zero_stage=1"};
-      if (world.size() == 4) {
-        more.emplace_back("train.deterministic=true");
-        std::vector<std::string> first = more;
-        first.emplace_back("train.steps=3");
-        Trainer(config(folder, "all", first), {}, world).run();
-      }
-      const TrainResult result = Trainer(config(folder, "all", more),
-                                         {.mode = Resume::Mode::kAuto, .checkpoint = {}}, world)
-                                     .run();
-      EXPECT_TRUE(result.complete);
-      if (world.rank() == 0) {
-        expect_same(log(folder / "all"), log(folder / "one"));
-        std::set<int64_t> samples;
-        for (const nlohmann::json& line : log(folder / "one")) {
-          samples.insert(line.at("samples").get<int64_t>());
-        }
-        EXPECT_GT(samples.size(), 1U) << "all steps have the same sizes";
-      }
-    });
-  }
+      EXPECT_GT(samples.size(), 1U) << "all steps have the same sizes";
+    }
+  });
 }
 
 TEST_F(DynamicTrainingTest, WhatDoesNotCombineIsRefusedByName) {

@@ -13,6 +13,7 @@
 #include "kinora/train/setup.h"
 #include "tests/comm/ranks.h"
 #include "tests/train/boost/torch_net.h"
+#include "tests/train/mixed_run.h"
 #include "tests/train/tiny_run.h"
 
 namespace kinora::train {
@@ -98,6 +99,35 @@ TEST(MultiGpuTrainingTest, EveryLayoutOfTwoEqualsOne) {
         EXPECT_NEAR(got.norms[i], want.norms[i], 2e-2 * want.norms[i]) << "step " << i;
       }
       EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, 5e-3));
+    }
+  });
+}
+
+TEST(MultiGpuTrainingTest, SizesWithRanksOfTheirOwnEqualOneGpu) {
+  if (cuda_device_count() < 2) {
+    GTEST_SKIP() << "needs 2 GPUs, there are " << cuda_device_count();
+  }
+  run_on_gpus([](const comm::Group& world, at::Device device) {
+    RunConfig config = tiny_video("stdit3");
+    config.model.transformer.hidden = 128;
+    config.model = models::resolved(config.model);
+    config.model.num_classes = 1;
+    config.path = inference::Path::kFast;
+    config.train.device = DeviceChoice::kCuda;
+    const Outcome want = MixedRun(config, {}, device).outcome(/*spread=*/false, {});
+    config.dynamic_sequence = true;
+    config.parallel.sp_size = 2;
+    for (const int stage : {0, 1}) {
+      SCOPED_TRACE("stage " + std::to_string(stage));
+      config.parallel.zero_stage = stage;
+      const Outcome got = MixedRun(config, world, device)
+                              .outcome(/*spread=*/true, {{9.0, 5.0}, {1.0, 1.0}, {4.0, 2.0}});
+      // fp32 products may use TF32.
+      for (size_t i = 0; i < want.losses.size(); ++i) {
+        EXPECT_NEAR(got.losses[i], want.losses[i], 5e-3 * want.losses[i]) << "step " << i;
+        EXPECT_NEAR(got.norms[i], want.norms[i], 2e-2 * want.norms[i]) << "step " << i;
+      }
+      EXPECT_TRUE(at::allclose(got.weights.cpu(), want.weights.cpu(), 0.0, 5e-3));
     }
   });
 }
