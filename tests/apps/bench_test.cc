@@ -172,6 +172,29 @@ TEST_F(BenchTest, AblateRefusesAWrongRecipe) {
   expect_refusal(bench("ablate", {"train.recompute=mlp"}), "needs the fast path");
 }
 
+TEST_F(BenchTest, BucketsAreTimedByDynamicAndFixedRanks) {
+  const Arguments sizes = {
+      "model.name=custom",       "model.architecture=stdit3",
+      "model.depth=1",           "model.hidden=48",
+      "model.heads=4",           "model.patch=2",
+      "model.text_channels=8",   "model.text_tokens=4",
+      "model.learn_sigma=false", "data.bucket_ratios=square",
+      "data.bucket_multiple=2",  "data.buckets={8px: {1: [1.0, 2]}, 4px: {1: [1.0, 3]}}"};
+  Arguments command = bench("buckets", {"--ranks", "2", "--oversubscribe", "--warmup", "0",
+                                        "--steps", "2", "parallel.sequence=2"});
+  command.insert(command.end(), sizes.begin(), sizes.end());
+  const auto facts = json_of(command);
+  EXPECT_EQ(facts.at("batches"), 2);
+  const auto& rows = facts.at("rows");
+  ASSERT_EQ(rows.size(), 3U);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].at("ranks_a_sample"), std::vector<int>({0, 2, 1})[i]);
+    EXPECT_NEAR(rows[i].at("slowdown").get<double>() * rows[0].at("step_ms").get<double>(),
+                rows[i].at("step_ms").get<double>(), 1e-9 * rows[i].at("step_ms").get<double>());
+  }
+  expect_refusal(bench("buckets"), "times the sizes of data.buckets");
+}
+
 TEST_F(BenchTest, ProfileNeedsAGpu) {
   for (const char* command : {"train", "sample"}) {
     expect_refusal(bench(command, {"--profile"}), "--profile traces a GPU");

@@ -259,7 +259,11 @@ class StepTimer::Impl {
         const std::vector<parallel::PlacedPass> passes =
             row.ranks == 0 ? parallel::schedule_sequences(kinds, seconds, world.size()).passes
                            : in_turn(kinds.size(), row.ranks, world.size());
-        const double taken = spread_seconds(batches, kinds, passes, of_step);
+        // Groups of parallel.sequence ranks that have as many batches are steps as usual, which
+        // exchange gradients beside the last backward.
+        const bool is_usual =
+            row.ranks == config_.parallel.sp_size && result.batches * row.ranks % world.size() == 0;
+        const double taken = spread_seconds(batches, kinds, passes, is_usual ? 0 : of_step);
         row.step_seconds += step < 0 ? 0.0 : taken / static_cast<double>(options.steps);
       }
     }
@@ -297,7 +301,7 @@ class StepTimer::Impl {
     return placed;
   }
 
-  /// Of an optimizer step, the slowest rank's.
+  /// Of an optimizer step, the slowest rank's; samples: SpreadPasses::samples.
   [[nodiscard]] double spread_seconds(const std::vector<data::Batch>& batches,
                                       const std::vector<size_t>& kinds,
                                       const std::vector<parallel::PlacedPass>& passes,
