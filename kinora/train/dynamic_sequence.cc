@@ -10,6 +10,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/text.h"
@@ -149,11 +150,17 @@ SecondsOfRows seconds_by_degree(const RunConfig& config, TrainingStep& step, at:
   if (config.deterministic || world.size() == 1) {
     return counted_seconds(config);
   }
+  const std::vector<data::Bucket> buckets = largest_of_rows(config);
+  const bool speaks = world.rank() == 0;
+  if (speaks) {
+    log_info("[train] parallel.dynamic_sequence: times ", counted(std::ssize(buckets), "size"),
+             " on 1 to ", config.parallel.sp_size, " ranks");
+  }
   SecondsOfRows rows;
-  for (const data::Bucket& bucket : largest_of_rows(config)) {
+  for (const data::Bucket& bucket : buckets) {
     rows.push_back(measured(bucket, config, step, device, world));
   }
-  if (world.rank() == 0) {
+  if (speaks) {
     log_info(
         "[train] parallel.dynamic_sequence: a batch of each size by the ranks that divide it\n",
         describe(rows, config, world.size(), "s"));

@@ -54,8 +54,10 @@ void announce_data(const Run& run) {
       counted(data.num_classes(), "class", "classes"), "; ",
       config.data.buckets.empty() ? counted(config.train.global_batch, "sample") + " a step, " +
                                         std::to_string(run.micro_batch) + " at once"
-      : config.dynamic_sequence ? "a step has batches of several buckets"
-                                : "of a step the samples, and those at once, are those of a bucket",
+      : config.dynamic_sequence
+          ? "a step has batches of several buckets, each divided among at most " +
+                counted(config.parallel.sp_size, "rank")
+          : "of a step the samples, and those at once, are those of a bucket",
       run.mesh.data_ranks() > 1 && !config.dynamic_sequence ? " on each rank" : "");
   if (run.prior_data.train) {
     log_info("[train] a step also takes ", config.prior_batch(), " of ",
