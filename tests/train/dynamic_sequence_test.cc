@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -36,50 +35,57 @@ class DynamicSequenceTest : public testing::TestWithParam<int64_t> {};
 TEST_P(DynamicSequenceTest, EveryStageEqualsOneRank) {
   comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
     using Scheme = parallel::SequenceScheme;
-    constexpr double kNever = std::numeric_limits<double>::infinity();
-    // Clips on all ranks and on two beside pictures on one; all on one, so that a rank has none;
-    // all on all, as without dynamic sequences.
-    const std::vector<std::vector<parallel::SecondsByDegree>> choices = {
-        {{9., 5., 3.}, {1., 1., 1.}, {4., 2., 2.}},
-        {{1., 1., 1.}, {9., 9., 9.}, {1., 1., 1.}},
-        {{kNever, kNever, 1.}, {kNever, kNever, 1.}, {kNever, kNever, 1.}}};
+    using Placed = std::vector<parallel::PlacedPass>;
+    // The first clip on all that may divide it, the other on half of them, pictures on one.
+    const auto mixed = [&world](int64_t most) {
+      const int64_t half = most / 2;
+      const int64_t last = world.size() - 1;
+      return Placed{
+          {0, 0, most}, {3, world.size() - half, half}, {2, 0, 1}, {1, 1, 1}, {4, last, 1}};
+    };
+    // The others have none.
+    const auto on_one = [](int64_t /*most*/) {
+      return Placed{{0, 0, 1}, {1, 0, 1}, {2, 0, 1}, {3, 0, 1}, {4, 0, 1}};
+    };
+    const auto on_all = [](int64_t most) {
+      return Placed{{0, 0, most}, {1, 0, most}, {2, 0, most}, {3, 0, most}, {4, 0, most}};
+    };
     struct Case {
       inference::Path path;
       int stage;
       Scheme scheme;
-      size_t choice;
+      std::function<Placed(int64_t most)> placed;
+      int64_t replicate = 1;
       std::function<void(RunConfig&)> set = [](RunConfig&) {};
     };
     const auto frozen = [](RunConfig& config) {
       config.finetune.freeze = {"x_embedder.*", "*attn.qkv.weight", "*.mlp.fc1.*"};
     };
     const auto recomputed = [](RunConfig& config) { config.train.recompute = "block:2"; };
-    for (const Case& c : {Case{inference::Path::kFast, 1, Scheme::kDsp, 0, frozen},
-                          Case{inference::Path::kFast, 2, Scheme::kUlysses, 1},
-                          Case{inference::Path::kPlain, 0, Scheme::kRing, 0, recomputed},
-                          Case{inference::Path::kFast, 0, Scheme::kFastSeq, 2}}) {
+    for (const Case& c : {Case{inference::Path::kFast, 1, Scheme::kDsp, mixed, 1, frozen},
+                          Case{inference::Path::kFast, 2, Scheme::kUlysses, on_one},
+                          Case{inference::Path::kPlain, 0, Scheme::kRing, mixed, 1, recomputed},
+                          Case{inference::Path::kFast, 0, Scheme::kFastSeq, on_all},
+                          Case{inference::Path::kFast, 1, Scheme::kUlysses, mixed, 2}}) {
+      if (world.size() / c.replicate == 1) {
+        continue;
+      }
       SCOPED_TRACE("stage " + std::to_string(c.stage) + ", " +
                    std::string(parallel::to_string(c.scheme)));
       RunConfig config = tiny_video("stdit3");
       config.path = c.path;
       c.set(config);
       // Each rank computes the reference in a group of its own.
-      const Outcome want = MixedRun(config, {}).outcome(/*spread=*/false, {});
+      const Outcome want = MixedRun(config, {}).outcome({});
       ASSERT_GT(want.norms[0], config.optim.max_grad_norm) << "clipping is not seen";
-      // Of four ranks also two copies of the state, with at most two ranks a sample.
-      for (const int64_t replicate : {1, c.stage == 1 && world.size() == 4 ? 2 : 1}) {
-        config.dynamic_sequence = true;
-        config.parallel.replicate = replicate;
-        config.parallel.sp_size = world.size() / replicate;
-        config.parallel.sequence_scheme = c.scheme;
-        config.parallel.zero_stage = c.stage;
-        config.parallel.reduce_each_micro_batch = false;
-        std::vector<parallel::SecondsByDegree> seconds = choices[c.choice];
-        for (parallel::SecondsByDegree& of : seconds) {
-          of.erase(of.begin(), of.begin() + (config.parallel.sp_size == 2 ? 1 : 0));
-        }
-        expect_close(MixedRun(config, world).outcome(/*spread=*/true, seconds), want, kRounding);
-      }
+      config.dynamic_sequence = true;
+      config.parallel.replicate = c.replicate;
+      config.parallel.sp_size = world.size() / c.replicate;
+      config.parallel.sequence_scheme = c.scheme;
+      config.parallel.zero_stage = c.stage;
+      config.parallel.reduce_each_micro_batch = false;
+      expect_close(MixedRun(config, world).outcome(c.placed(config.parallel.sp_size)), want,
+                   kRounding);
     }
   });
 }

@@ -36,25 +36,19 @@ class MixedRun {
     trainable_.arena().reset_averages();
   }
 
-  /// Those with `spread` as a schedule of the seconds has them; else all on this rank, as usual.
-  void step(bool spread, const std::vector<parallel::SecondsByDegree>& seconds, bool is_bad,
-            Outcome* outcome) {
+  /// The batches 0 to 4 of a step as they are placed; empty: all on this rank, as usual.
+  void step(const std::vector<parallel::PlacedPass>& placed, bool is_bad, Outcome* outcome) {
     const std::vector<data::Batch> all = batches(is_bad);
     SpreadPasses passes;
     std::vector<data::Batch> own;
-    if (spread) {
-      for (const auto& placed :
-           parallel::schedule_sequences({0, 1, 1, 2, 1}, seconds, mesh_.world().size()).passes) {
-        if (placed.is_of(mesh_.world().rank())) {
-          own.push_back(all[placed.pass]);
-          passes.ranks.push_back(placed.ranks);
-        }
-      }
-      for (const data::Batch& batch : all) {
-        passes.samples += batch.images.size(0);
+    for (const parallel::PlacedPass& pass : placed) {
+      passes.samples += all[pass.pass].images.size(0);
+      if (pass.is_of(mesh_.world().rank())) {
+        own.push_back(all[pass.pass]);
+        passes.ranks.push_back(pass.ranks);
       }
     }
-    const at::Tensor loss = step_.forward_backward(spread ? own : all, steps_, {}, passes);
+    const at::Tensor loss = step_.forward_backward(placed.empty() ? all : own, steps_, {}, passes);
     const optim::StepResult result =
         trainable_.optimizer().wait_report(trainable_.boosted().enqueue_update(1e-2, loss));
     EXPECT_EQ(result.skipped, is_bad);
@@ -65,10 +59,11 @@ class MixedRun {
     ++steps_;
   }
 
-  Outcome outcome(bool spread, const std::vector<parallel::SecondsByDegree>& seconds) {
+  /// Of two steps, and one between them that is skipped.
+  Outcome outcome(const std::vector<parallel::PlacedPass>& placed) {
     Outcome outcome;
     for (const bool is_bad : {false, true, false}) {
-      step(spread, seconds, is_bad, &outcome);
+      step(placed, is_bad, &outcome);
     }
     std::vector<at::Tensor> weights;
     std::vector<at::Tensor> averages;
