@@ -147,10 +147,18 @@ SecondsOfRows counted_seconds(const RunConfig& config) {
 
 SecondsOfRows seconds_by_degree(const RunConfig& config, TrainingStep& step, at::Device device,
                                 const comm::Group& world) {
-  if (config.deterministic || world.size() == 1) {
+  const std::vector<data::Bucket> buckets = largest_of_rows(config);
+  if (world.size() == 1) {
     return counted_seconds(config);
   }
-  const std::vector<data::Bucket> buckets = largest_of_rows(config);
+  if (config.deterministic) {
+    // Gathers of the first steps want all ranks to know in which order weights are used.
+    (void)step.pass_seconds(
+        random_batch(config.model, sample_shape(config, buckets.back().pixels()),
+                     /*first=*/0, /*size=*/1, /*text_length=*/0, device),
+        config.parallel.sp_size, /*warmup=*/0, /*passes=*/1);
+    return counted_seconds(config);
+  }
   const bool speaks = world.rank() == 0;
   if (speaks) {
     log_info("[train] parallel.dynamic_sequence: times ", counted(std::ssize(buckets), "size"),
