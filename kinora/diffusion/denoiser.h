@@ -37,7 +37,8 @@ struct Conditions {
   at::Tensor frame_mask{};
   at::Tensor given{};  ///< fp32, as x_t: the given frames; the others are zeros
   /// Of models that are shown more than x_t: fp32 [B, C, (T,) H, W] of x_t's size, behind its
-  /// channels; of those that are shown it as tokens behind x_t's, of any size.
+  /// channels; of those that are shown it as tokens behind x_t's, of any size, and of N pictures
+  /// of subjects [B, C, N, h, w].
   at::Tensor beside{};
   /// Of U-Nets with ControlNets, what each of K is shown: fp32 [B, 3 K, h, w] pixels of [0, 1], or
   /// uint8.

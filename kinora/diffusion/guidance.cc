@@ -219,7 +219,8 @@ at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, const Moment& moment, 
       guided(conditional, unconditional, scale_at(moment), guidance_.channels, channels);
   if (rows == Rows::kThree) {
     return guided_by_given(moved, unconditional, prediction.narrow(0, 2 * batch, batch),
-                           given_scale(moment), guidance_.channels, channels);
+                           given_scale(moment), conditions_.frame_mask.defined(),
+                           guidance_.channels, channels);
   }
   const bool rescales = guidance_.rescale > 0.0 && !has_three_;
   return rescales ? rescaled(moved, conditional, guidance_.rescale, channels) : moved;
@@ -239,14 +240,13 @@ at::Tensor guided(const at::Tensor& conditional, const at::Tensor& unconditional
 }
 
 at::Tensor guided_by_given(const at::Tensor& moved, const at::Tensor& with,
-                           const at::Tensor& without, double scale, GuidanceChannels channels,
-                           int64_t num_channels) {
+                           const at::Tensor& without, double scale, bool grows,
+                           GuidanceChannels channels, int64_t num_channels) {
   const int64_t count = moved_channels(channels, num_channels);
   const at::Tensor by = with.narrow(1, 0, count) - without.narrow(1, 0, count);
-  const bool is_clip = moved.dim() == 5;
   const at::Tensor added =
-      is_clip ? at::linspace(0.0, scale - 1.0, moved.size(2), moved.options()).view({-1, 1, 1}) * by
-              : (scale - 1.0) * by;
+      grows ? at::linspace(0.0, scale - 1.0, moved.size(2), moved.options()).view({-1, 1, 1}) * by
+            : (scale - 1.0) * by;
   const at::Tensor data = moved.narrow(1, 0, count) + added;
   const int64_t rest = moved.size(1) - count;
   return rest == 0 ? data : at::cat({data, moved.narrow(1, count, rest)}, 1);

@@ -56,9 +56,9 @@ struct Guidance {
   /// from this scale in the first evaluation to 1 in the last, and in each grows over the frames of
   /// a clip from 1 (Open-Sora 1.3's scale_image_weight). With GivenWay::kBeside it would be 1 after
   /// one evaluation more, and the prediction without them is not told either which frames they are
-  /// (Open-Sora 2's scale_temporal_osci). Of images it is guidance by the picture
-  /// beside x_t (Conditions::beside), and s this scale in all evaluations (Brooks et al. 2023,
-  /// "InstructPix2Pix", eq. 3).
+  /// (Open-Sora 2's scale_temporal_osci). Without given frames it is guidance by the pictures
+  /// beside x_t (Conditions::beside), and s this scale in all evaluations and frames (Brooks et al.
+  /// 2023, "InstructPix2Pix", eq. 3).
   double given_scale = 1.0;
   GivenWay given_way = GivenWay::kClean;  ///< sample() takes the sampler's
   /// Below this t another scale stands for `scale`: that of a second model, which predicts there.
@@ -129,10 +129,10 @@ class GuidedDenoiser {
                                 int64_t num_channels);
 
 /// `moved` by guidance by what is given: plus (s - 1) times the difference between the
-/// unconditional predictions with it and without, in the channels that guidance moves. Of clips s
-/// grows over the frames from 1 to `scale`, of images it is `scale`.
+/// unconditional predictions with it and without, in the channels that guidance moves. s is
+/// `scale`, or where `grows`, of clips, it grows over the frames from 1 to that.
 [[nodiscard]] at::Tensor guided_by_given(const at::Tensor& moved, const at::Tensor& with,
-                                         const at::Tensor& without, double scale,
+                                         const at::Tensor& without, double scale, bool grows,
                                          GuidanceChannels channels, int64_t num_channels);
 
 /// `guided` with the share `rescale` of its first num_channels channels brought to the deviation

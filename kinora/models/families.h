@@ -89,6 +89,7 @@ struct ModelShape {
   bool is_distilled =
       false;  ///< it is told the guidance scale (model.guidance), and needs no other
   ShownInput input = ShownInput::kPlain;  ///< what it is shown beside x_t
+  int64_t references = 0;                 ///< pictures of subjects, at most, where these are it
   int64_t channels_beside = 0;      ///< of that, in channels behind x_t's or tokens behind them
   int64_t controls = 0;             ///< pictures that ControlNets are shown
   bool reads_image_prompt = false;  ///< Conditions::image_prompt

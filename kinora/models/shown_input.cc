@@ -20,6 +20,8 @@ const char* to_string(ShownInput input) {
       return "fill";
     case ShownInput::kReference:
       return "reference";
+    case ShownInput::kSubjects:
+      return "subjects";
   }
   KINORA_UNREACHABLE("[model] unknown input");
 }

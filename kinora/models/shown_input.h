@@ -5,7 +5,7 @@
 namespace kinora::models {
 
 /// What a model is shown beside x_t (diffusion::Conditions::beside): in further channels, or as
-/// kReference says.
+/// kReference and kSubjects say.
 enum class ShownInput : uint8_t {
   kPlain,       ///< nothing
   kInpaint,     ///< a mask, 1 where the picture is drawn, and the picture without that part
@@ -14,6 +14,7 @@ enum class ShownInput : uint8_t {
   kFirstFrame,  ///< the latents of a clip's first frame alone, and zeros behind (CogVideoX)
   kFill,  ///< the picture without a part, and a mask of pixels, 1 where it is drawn (Flux Fill)
   kReference,  ///< a picture to be changed, as tokens behind those of x_t (Flux Kontext)
+  kSubjects,   ///< pictures of what is to be seen, likewise, several of them
 };
 
 /// Whether it is made of given frames of a clip.
@@ -24,6 +25,11 @@ enum class ShownInput : uint8_t {
 /// Whether it is a picture of which a part is drawn, and a mask that says which.
 [[nodiscard]] inline bool fills_in(ShownInput input) {
   return input == ShownInput::kInpaint || input == ShownInput::kFill;
+}
+
+/// Whether it is tokens behind those of x_t.
+[[nodiscard]] inline bool shows_tokens(ShownInput input) {
+  return input == ShownInput::kReference || input == ShownInput::kSubjects;
 }
 
 /// Whether it is a picture that is changed.

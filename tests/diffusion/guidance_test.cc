@@ -321,6 +321,37 @@ TEST(GuidanceTest, GivenFramesGuideAsInOpenSora2) {
   EXPECT_EQ(denoiser.inner.rows, std::vector<int64_t>(kSteps, 2));
 }
 
+/// Sees what lies beside x_t.
+class BesideDenoiser : public Denoiser {
+ public:
+  at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/, const Conditions& conditions,
+                     const Pass& /*pass*/) override {
+    const at::Tensor number = conditions.labels.to(at::kFloat).view({-1, 1, 1, 1, 1});
+    return x_t * 0.5 + number + conditions.beside.mean({2}, /*keepdim=*/true);
+  }
+};
+
+// Brooks et al. 2023, eq. 3, in all frames of a clip alike.
+TEST(GuidanceTest, WhatLiesBesideAClipGuidesAllItsFrames) {
+  Conditions conditions = labels({1, 2});
+  conditions.beside = at::randn({2, 3, 2, 2, 2});
+  Guidance guidance = with(3.0);
+  guidance.given_scale = 1.5;
+  BesideDenoiser denoiser;
+  const at::Tensor x_t = at::randn({2, 3, 4, 2, 2});
+  const auto predicted = [&](const Conditions& its, bool has_text, bool has_beside) {
+    Conditions told = has_text ? its : labels({kNull, kNull});
+    told.beside = has_beside ? its.beside : at::zeros_like(its.beside);
+    return denoiser.forward(x_t, at::full({2}, 0.5, at::kFloat), told);
+  };
+  const at::Tensor nothing = predicted(conditions, false, false);
+  const at::Tensor no_text = predicted(conditions, false, true);
+  const at::Tensor want =
+      nothing + 1.5 * (no_text - nothing) + 3.0 * (predicted(conditions, true, true) - no_text);
+  const at::Tensor got = GuidedDenoiser(denoiser, conditions, guidance).predict(x_t, 0.5, 0.5);
+  EXPECT_LT(max_difference(got, want), 1e-5 * want.abs().max().item<double>());
+}
+
 // fix_guidance_flaw() of Open-Sora 1.3, in a run: the share 0.7 of what brings the deviation back.
 TEST(GuidanceTest, RescaleIsOpenSorasFlawFix) {
   Guidance guidance = with(7.5);

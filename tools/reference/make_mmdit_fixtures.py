@@ -8,7 +8,8 @@ writes only those.
   forward.text, forward.pooled        [B, L, D], [B, P]
   forward.text_lengths                of mmdit_hunyuan*: I64 [B], how many of a caption's tokens are read
   forward.beside                      of cogvideox_*i2v: latents beside x_t; of mmdit_flux_fill channels behind its
-                                      own, and of mmdit_flux_kontext latents of another size as further tokens
+                                      own, of mmdit_flux_kontext latents of another size as further tokens, and of
+                                      mmdit_*_references two such, [B, C, 2, H, W]
   forward.given, forward.frame_mask   of mmdit_given: [B, C, T, H, W], I64 [B, T], 1 where noised
   forward.output                      as x_t
   grad.KEY                            [2]: norm, and product with values(KEY), of the gradient of
@@ -60,6 +61,8 @@ MODELS = {
     # A mask of 2 x 2 pixels a latent.
     "mmdit_flux_fill": (flux(in_channels=12 + 12 + 16, out_channels=12, num_single_layers=1), (6, 8)),
     "mmdit_flux_kontext": (flux(guidance_embeds=True, num_single_layers=1), (6, 8)),
+    "mmdit_flux_references": (flux(num_single_layers=1), (6, 8)),
+    "mmdit_clip_references": (flux(num_single_layers=1), (6, 4)),
     "mmdit_hunyuan": (hunyuan(), (6, 10)),
     "mmdit_hunyuan_undistilled": (hunyuan(num_layers=1, num_refiner_layers=1, guidance_embeds=False,
                                           mlp_ratio=2.0, rope_theta=1000.0), (10, 6)),
@@ -68,6 +71,10 @@ MODELS = {
                                     attention_head_dim=128, num_attention_heads=1,
                                     rope_axes_dim=(16, 56, 56)), (6, 6)),
 }
+
+
+BESIDE = {"mmdit_flux_fill": [7, 6, 8], "mmdit_flux_kontext": [3, 4, 10], "mmdit_flux_references": [3, 2, 4, 10],
+          "mmdit_clip_references": [3, 2, 4, 6]}
 
 
 def cogvideox(**changes):
@@ -115,12 +122,16 @@ def run_flux(model, x_t, t, text, pooled, given, beside):
     ids = position_ids(clip)
     tokens = packed(clip)
     if beside is not None:
-        shown = packed(beside.unsqueeze(2))
+        beside = beside if beside.dim() == 5 else beside.unsqueeze(2)
+        shown = packed(beside)
         if model.config.out_channels:  # FluxFillPipeline's
             tokens = torch.cat([tokens, shown], 2)
-        else:  # FluxKontextPipeline's
+        else:  # FluxKontextPipeline's, of several pictures those behind the first in frames 2, 3, ...
             tokens = torch.cat([tokens, shown], 1)
-            ids = torch.cat([ids, position_ids(beside.unsqueeze(2), 1)])
+            places = position_ids(beside, 1)
+            if x_t.dim() == 5:  # of clips -1, -2, ...
+                places[:, 0] *= -1
+            ids = torch.cat([ids, places])
     hook = None
     if given is not None:
         frames, mask = given
@@ -151,9 +162,11 @@ def run(name, config, size):
         mask = torch.tensor([[False, True, True], [True, True, False]])
         given = (formula.values("given", shape) * 2, mask)
         tensors |= {"forward.given": given[0], "forward.frame_mask": mask.long()}
-    if name in ("mmdit_flux_fill", "mmdit_flux_kontext"):
-        beside = formula.values("beside", [batch, 7, *size] if name == "mmdit_flux_fill" else [batch, 3, 4, 10])
+    if name in BESIDE:
+        beside = formula.values("beside", [batch, *BESIDE[name]])
         tensors["forward.beside"] = beside
+    if name == "mmdit_clip_references":
+        shape.insert(2, FRAMES)
     if is_hunyuan:
         shape.insert(2, FRAMES)
         lengths = torch.tensor([3, 5])

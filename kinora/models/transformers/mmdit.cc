@@ -169,6 +169,9 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
     own.rotary_axes = given.rotary_axes;
   }
   resolve_transformer(config, published);
+  KINORA_CHECK(own.references == 0 || own.input == ShownInput::kPlain, kConfig,
+               "[model] model.references are shown where nothing else is, got model.input ",
+               to_string(own.input));
   KINORA_CHECK(own.patch_frames == 1, kConfig, "[model] model.patch_frames must be 1 for ",
                family_of(config).name, ", got ", own.patch_frames);
   const int64_t head = own.hidden / own.heads;
@@ -289,38 +292,47 @@ at::Tensor MMDiT::positions(const Grid& grid) const {
 at::Tensor MMDiT::patches_of(const at::Tensor& x_t, const diffusion::Conditions& conditions) const {
   const at::Tensor own =
       one_frame(to_patches(with_channels_beside(config()), with_shown(config(), x_t, conditions)));
-  if (config().transformer.input != ShownInput::kReference) {
-    return own;
-  }
-  const at::Tensor& picture = conditions.beside;
-  const int64_t patch = config().transformer.patch;
-  KINORA_CHECK(picture.defined() && picture.dim() == 4 && picture.size(0) == x_t.size(0) &&
-                   picture.size(1) == config().in_channels && picture.size(2) % patch == 0 &&
-                   picture.size(3) % patch == 0,
-               kShape, "[model] the picture that ", config().name, " changes must have shape [",
-               x_t.size(0), ", ", config().in_channels, ", height, width] in whole patches of ",
-               patch, ", got ", picture.defined() ? picture.sizes() : at::IntArrayRef());
-  return at::cat({own, one_frame(to_patches(config(), picture))}, 2);
+  return shown_grid(conditions, x_t.size(0)).frames == 0
+             ? own
+             : at::cat({own, one_frame(to_patches(config(), conditions.beside))}, 2);
 }
 
-at::Tensor MMDiT::angles(const Grid& grid, const diffusion::Conditions& conditions,
-                         const at::Device& device) const {
+Grid MMDiT::shown_grid(const diffusion::Conditions& conditions, int64_t batch) const {
+  const TransformerConfig& its = config().transformer;
+  const at::Tensor& pictures = conditions.beside;
+  const bool changes = its.input == ShownInput::kReference;
+  if (!changes && (its.references == 0 || !pictures.defined())) {
+    return {};
+  }
+  const auto is_whole = [&](int64_t dim) { return pictures.size(dim) % its.patch == 0; };
+  KINORA_CHECK(pictures.defined() && pictures.dim() == (changes ? 4 : 5) &&
+                   pictures.size(0) == batch && pictures.size(1) == config().in_channels &&
+                   is_whole(-2) && is_whole(-1) && (changes || pictures.size(2) <= its.references),
+               kShape, "[model] the pictures that ", config().name, " is shown must have shape [",
+               batch, ", ", config().in_channels,
+               changes ? "" : ", up to " + std::to_string(its.references),
+               ", height, width] in whole patches of ", its.patch, ", got ",
+               pictures.defined() ? pictures.sizes() : at::IntArrayRef());
+  return grid_of(config(), pictures);
+}
+
+at::Tensor MMDiT::angles(const Grid& grid, const Grid& shown, const at::Device& device) const {
   const TransformerConfig& its = config().transformer;
   const double base = its.rotary_base > 0 ? its.rotary_base : kRotaryBase;
-  const at::Tensor own =
-      one_frame(clip_angles(its.rotary_axes, grid, device, base).unsqueeze(0)).squeeze(0);
-  if (its.input != ShownInput::kReference) {
-    return own;
+  const at::Tensor own = clip_angles(its.rotary_axes, grid, device, base).flatten(0, 1);
+  if (shown.frames == 0) {
+    return own.unsqueeze(0);
   }
-  // The picture is frame 1, with rows and columns of its own.
-  const Grid shown = grid_of(config(), conditions.beside);
-  const auto places = [&device](int64_t first, int64_t end) {
-    return at::arange(first, end, at::TensorOptions(device).dtype(at::kDouble));
+  // Each picture is a frame of its own, with rows and columns of its own: beside a picture frames
+  // 1, 2, ..., as Kontext's, and beside a clip, whose length differs, -1, -2, ...
+  const int64_t way = grid.frames == 1 ? 1 : -1;
+  const auto places = [&device](int64_t count) {
+    return at::arange(count, at::TensorOptions(device).dtype(at::kDouble));
   };
-  return at::cat(
-      {own, clip_angles(its.rotary_axes,
-                        {places(1, 2), places(0, shown.rows), places(0, shown.columns)}, base)},
-      1);
+  const at::Tensor pictures = clip_angles(
+      its.rotary_axes,
+      {way * (places(shown.frames) + 1), places(shown.rows), places(shown.columns)}, base);
+  return at::cat({own, pictures.flatten(0, 1)}).unsqueeze(0);
 }
 
 at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
@@ -586,11 +598,9 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   const Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
   const int64_t drawn = grid.frames * grid.tokens_a_frame();
-  const int64_t shown = config().transformer.input == ShownInput::kReference
-                            ? grid_of(config(), conditions.beside).tokens_a_frame()
-                            : 0;
+  const Grid shown = shown_grid(conditions, x_t.size(0));
   JointTokens tokens{.sequence = own.get(),
-                     .image = drawn + shown,
+                     .image = drawn + shown.frames * shown.tokens_a_frame(),
                      .text = text.size(1),
                      .own_image = streams[0].size(2),
                      .own_text = streams[1].size(2),
@@ -598,7 +608,7 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   if (!has_table(config().transformer)) {
     // Text is at position 0 of every axis.
     tokens.image_angles =
-        sequence().enter(angles(grid, conditions, x_t.device()).unsqueeze(0)).flatten(0, 2);
+        sequence().enter(angles(grid, shown, x_t.device()).unsqueeze(0)).flatten(0, 2);
   }
   at::Tensor patches;
   if (takes_fast_path()) {

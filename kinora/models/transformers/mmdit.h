@@ -44,11 +44,13 @@ class MMDiT : public BlockModel {
   /// The image's stream, of the own tokens: fp32 [B, 1, N', C].
   [[nodiscard]] at::Tensor embed_image(const at::Tensor& x_t,
                                        const diffusion::Conditions& conditions) const;
-  /// Its patches [B, 1, N, ..], and behind them those of a picture that is changed.
+  /// Its patches [B, 1, N, ..], and behind them those of pictures that are shown as tokens.
   [[nodiscard]] at::Tensor patches_of(const at::Tensor& x_t,
                                       const diffusion::Conditions& conditions) const;
+  /// Of these pictures; nothing where there are none.
+  [[nodiscard]] Grid shown_grid(const diffusion::Conditions& conditions, int64_t batch) const;
   /// fp32 angles of all of these: [1, N, D].
-  [[nodiscard]] at::Tensor angles(const Grid& grid, const diffusion::Conditions& conditions,
+  [[nodiscard]] at::Tensor angles(const Grid& grid, const Grid& shown,
                                   const at::Device& device) const;
   /// The middle of the table for a picture of that grid: [1, 1, S, C].
   [[nodiscard]] at::Tensor positions(const Grid& grid) const;

@@ -57,6 +57,10 @@ void describe(Fields& fields, TransformerConfig& config) {
       "flux: what is shown beside the noised latents: fill = the picture without what a mask "
       "covers, and the mask's pixels (Fill, 96 channels of 16), reference = a picture to "
       "change, as further tokens (Kontext).");
+  fields.add("references", config.references,
+             "flux, open_sora2, hunyuan_video: how many pictures of what is to be seen, such as a "
+             "character, are shown as further tokens, at most (data.references); 0 = none.",
+             between(0, 16));
   fields.add(
       "image_channels", config.image_channels,
       "wan: width of an image encoder's states of the given frames, which blocks read beside "

@@ -42,6 +42,7 @@ struct TransformerConfig {
   /// STDiT3: given frames, and which ones these are, are embedded beside the input (1.3).
   bool given_embedders = false;
   ShownInput input = ShownInput::kPlain;  ///< Flux: what picture it is shown
+  int64_t references = 0;      ///< Flux' line: pictures of subjects that it is shown, at most
   int64_t image_channels = 0;  ///< Wan: of states of given frames that are read beside the text
   int64_t image_positions =
       0;                       ///< Wan: of these that a learned table is added to; 0: there is none

@@ -22,9 +22,10 @@ double real(int64_t value) {
   return static_cast<double>(value);
 }
 
-/// How many pictures have tokens: that which is drawn, and one that is changed.
-int64_t num_pictures(const ModelConfig& config) {
-  return config.transformer.input == ShownInput::kReference ? 2 : 1;
+/// How many frames have tokens: those that are drawn, and pictures that are shown as tokens.
+int64_t num_frames(const ModelConfig& config) {
+  const int64_t changed = config.transformer.input == ShownInput::kReference ? 1 : 0;
+  return grid_of(config).frames + changed + config.transformer.references;
 }
 
 /// A key that not every transformer reads.
@@ -45,6 +46,7 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"kv_compress_layers", !config.kv_compress_layers.empty()},
           {"given_embedders", config.given_embedders},
           {"input", config.input != unset.input},
+          {"references", config.references > 0},
           {"image_channels", config.image_channels > 0},
           {"image_positions", config.image_positions > 0},
           {"rotary_3d", config.rotary_3d},
@@ -79,6 +81,9 @@ diffusion::GivenWay given_way_of(const ModelConfig& config) {
 
 ShownInput shown_input_of(const ModelConfig& config) {
   const FamilyConditions& takes = family_of(config).conditions;
+  if (config.transformer.references > 0) {
+    return ShownInput::kSubjects;
+  }
   if (!config.transformer.given_embedders) {
     return config.transformer.input;
   }
@@ -158,7 +163,7 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .width = own.hidden,
           .heads = own.heads,
           .mlp_width = own.mlp_hidden(),
-          .frames = num_pictures(config) * grid.frames,
+          .frames = num_frames(config),
           .rows = grid.rows,
           .columns = grid.columns,
           .patch_frames = fills ? 1 : own.patch_frames,
@@ -168,8 +173,8 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .has_windows = !own.window.empty(),
           .is_distilled = own.guidance > 0,
           .input = input,
-          .channels_beside =
-              input == ShownInput::kReference ? config.in_channels : channels_beside(config),
+          .references = own.references,
+          .channels_beside = shows_tokens(input) ? config.in_channels : channels_beside(config),
           .reads_image_prompt = own.image_channels > 0,
           .image_states = own.image_channels == 0   ? 0
                           : own.image_positions > 0 ? own.image_positions
@@ -182,9 +187,9 @@ ModelShape transformer_shape(const ModelConfig& config) {
 TransformerMacs::TransformerMacs(const ModelConfig& config)
     : depth(real(config.transformer.depth)),
       hidden(real(config.transformer.hidden)),
-      frames(real(grid_of(config).frames)),
+      frames(real(num_frames(config))),
       places(real(grid_of(config).tokens_a_frame())),
-      tokens(real(num_pictures(config)) * frames * places),
+      tokens(frames * places),
       mlp(2 * tokens * hidden * real(config.transformer.mlp_hidden())) {  // fc1, fc2
   const double text = real(config.text_tokens);
   cross_attention = tokens * (2 * hidden * hidden + 2 * text * hidden) + text * 2 * hidden * hidden;

@@ -51,6 +51,7 @@ int64_t UnetConfig::channels_beside(int64_t in_channels) const {
     case ShownInput::kFirstFrame:
     case ShownInput::kFill:
     case ShownInput::kReference:
+    case ShownInput::kSubjects:
       break;  // of no U-Net
   }
   KINORA_UNREACHABLE("[unet] unknown input");

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/roll.h>
 #include <ATen/ops/stack.h>
@@ -60,6 +61,9 @@ class Fixture {
     ModelConfig config;
     config.architecture =
         is_given_ ? "open_sora2" : (is_hunyuan ? "hunyuan_video" : (is_flux ? "flux" : "sd3"));
+    if (is_flux && x_t.dim() == 5) {
+      config.architecture = "open_sora2";
+    }
     config.in_channels = x_t.size(1);
     config.frames = x_t.dim() == 5 ? x_t.size(2) : 1;
     config.height = 8;
@@ -86,7 +90,9 @@ class Fixture {
       own.rotary_axes = values["axes_dims_rope"].get<std::vector<int64_t>>();
       own.guidance = values["guidance_embeds"].get<bool>() ? 3.5 : 0.0;
       own.given_embedders = is_given_;
-      if (find("forward.beside").defined()) {
+      if (const at::Tensor beside = find("forward.beside"); beside.defined() && beside.dim() == 5) {
+        own.references = beside.size(2);
+      } else if (beside.defined()) {
         const bool fills = values.value("out_channels", json()).is_number();
         own.input = fills ? ShownInput::kFill : ShownInput::kReference;
         config.compression = 2;
@@ -209,6 +215,7 @@ TEST_P(MMDiTTest, ForwardAndGradientsAreThoseOfDiffusers) {
 INSTANTIATE_TEST_SUITE_P(Models, MMDiTTest,
                          testing::Values("mmdit_sd3", "mmdit_sd35", "mmdit_flux", "mmdit_flux_dev",
                                          "mmdit_given", "mmdit_flux_fill", "mmdit_flux_kontext",
+                                         "mmdit_flux_references", "mmdit_clip_references",
                                          "mmdit_hunyuan", "mmdit_hunyuan_undistilled",
                                          "mmdit_hunyuan_heads"));
 
@@ -380,6 +387,70 @@ TEST(MMDiTTest, PicturesOfAnotherShapeAreRefused) {
   config.transformer.input = ShownInput::kFill;
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
               HasSubstr("SD3 has no use for model.input. Hint: leave it out; it is for Flux"));
+}
+
+TEST(MMDiTTest, OneReferenceIsThePictureThatKontextChanges) {
+  const at::NoGradGuard guard;
+  const Fixture fixture("mmdit_flux_kontext");
+  const auto drawn = [&](ModelConfig config, const at::Tensor& beside) {
+    MMDiT model(config);
+    set_weights(model, fixture, fixture.naming(model.config()));
+    diffusion::Conditions conditions = fixture.conditions();
+    conditions.beside = beside;
+    return model.forward(fixture.find("forward.x_t"), fixture.find("forward.t"), conditions);
+  };
+  ModelConfig config = fixture.config();
+  config.transformer.input = ShownInput::kPlain;
+  config.transformer.references = 3;
+  const at::Tensor picture = fixture.find("forward.beside");
+  EXPECT_TRUE(at::equal(drawn(config, picture.unsqueeze(2)), drawn(fixture.config(), picture)));
+}
+
+TEST(MMDiTTest, WithoutReferencesItIsTheModelThatIsShownNone) {
+  const at::NoGradGuard guard;
+  const Fixture fixture("mmdit_clip_references");
+  ModelConfig config = fixture.config();
+  const at::Tensor x_t = fixture.find("forward.x_t");
+  const at::Tensor two = fixture.find("forward.beside");
+  const auto drawn = [&](const ModelConfig& its, const at::Tensor& beside) {
+    MMDiT model(its);
+    set_weights(model, fixture, fixture.naming(model.config()));
+    diffusion::Conditions conditions = fixture.conditions();
+    conditions.beside = beside;
+    return model.forward(x_t, fixture.find("forward.t"), conditions);
+  };
+  ModelConfig plain = config;
+  plain.transformer.references = 0;
+  const at::Tensor alone = drawn(plain, {});
+  EXPECT_TRUE(at::equal(drawn(config, {}), alone));
+  EXPECT_TRUE(at::equal(drawn(config, two.narrow(2, 0, 0)), alone));
+  const at::Tensor with_both = drawn(config, two);
+  EXPECT_GT(ops::relative_error(drawn(config, two.narrow(2, 0, 1)), alone), 1e-3);
+  EXPECT_GT(ops::relative_error(drawn(config, two.narrow(2, 0, 1)), with_both), 1e-3);
+  // Each has a place of its own, and each sample its own pictures.
+  EXPECT_GT(ops::relative_error(drawn(config, two.flip(2)), with_both), 1e-3);
+  const at::Tensor swapped = drawn(config, two.flip(0));
+  EXPECT_GT(ops::relative_error(swapped[0], with_both[0]), 1e-3);
+  const at::Tensor last_alike = drawn(config, at::stack({two[0], two[0]}));
+  EXPECT_LT(ops::relative_error(last_alike[0], with_both[0]), tolerance::kFewRoundings);
+
+  const auto refused = [&](const at::Tensor& beside) {
+    return error_of(ErrorKind::kShape, [&] { return drawn(config, beside); });
+  };
+  const char* const what = "must have shape [2, 3, up to 2, height, width] in whole patches of 2";
+  EXPECT_THAT(refused(at::cat({two, two}, 2)), HasSubstr(what));
+  EXPECT_THAT(refused(two.narrow(1, 0, 2)), HasSubstr(what));
+  EXPECT_THAT(refused(two.narrow(4, 0, 5)), HasSubstr(what));
+  EXPECT_THAT(refused(two.select(2, 0)), HasSubstr(what));
+  config.architecture = "flux";
+  config.transformer.input = ShownInput::kReference;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+              HasSubstr("model.references are shown where nothing else is, got model.input "
+                        "reference"));
+  config = own_text("sd3");
+  config.transformer.references = 1;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return resolved(config).name; }),
+              HasSubstr("SD3 has no use for model.references"));
 }
 
 /// Keys that a naming has for a model's parameters.

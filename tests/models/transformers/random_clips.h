@@ -37,6 +37,7 @@ struct ClipCase {
   int64_t parallel_depth = 0;
   bool second_attention = false;  ///< of the second block
   ShownInput input = ShownInput::kPlain;
+  int64_t references = 0;
   bool has_words = false;  ///< tokens for an encoder of its own
   int64_t text_tokens = 11;
   int64_t hidden = 144;
@@ -73,6 +74,7 @@ struct ClipCase {
       config.transformer.parallel_depth = parallel_depth;
     }
     config.transformer.input = input;
+    config.transformer.references = references;
     if (has_words) {
       config.text_encoder = {.layers = 1, .width = 32, .heads = 2, .mlp = 48, .vocab = kWords};
     }
@@ -168,6 +170,14 @@ inline constexpr ClipCase kClipCases[] = {
      .joint = true,
      .parallel_depth = 1,
      .input = ShownInput::kReference},
+    {.name = "open_sora2_references",
+     .architecture = "open_sora2",
+     .batch = 2,
+     .frames = 2,
+     .qk_norm = true,
+     .joint = true,
+     .parallel_depth = 1,
+     .references = 3},
     {.name = "sd3_words", .architecture = "sd3", .frames = 1, .joint = true, .has_words = true},
     {.name = "flux_words",
      .architecture = "flux",
@@ -266,6 +276,10 @@ class RandomClips : public RandomModel {
     } else if (c.input == ShownInput::kReference) {  // of another size
       conditions.beside =
           inputs({c.batch, config.in_channels, config.height - c.patch, config.width - c.patch});
+    }
+    if (c.references > 0) {  // fewer than they may be, and of another size
+      conditions.beside = inputs({c.batch, config.in_channels, c.references - 1,
+                                  config.height - c.patch, config.width - c.patch});
     }
     set_inputs(x_t, t, std::move(conditions), weighting);
   }
