@@ -58,6 +58,8 @@ Batch of_each(const Batch& batch, const Function& function) {
           .original_size = of(batch.original_size),
           .control = of(batch.control),
           .before = of(batch.before),
+          .references = of(batch.references),
+          .num_references = of(batch.num_references),
           .mask = of(batch.mask),
           .beside = of(batch.beside),
           .given = of(batch.given),
@@ -96,6 +98,11 @@ BatchBuffers::BatchBuffers(const Source& source, const SampleSize& size, int64_t
   if (source.beside().before) {
     before_.emplace(plane(3), at::kByte, pinned);
   }
+  if (const int64_t count = source.beside().references; count > 0) {
+    references_.emplace(std::vector<int64_t>{batch, 3, count, size.height, size.width}, at::kByte,
+                        pinned);
+    num_references_.emplace(std::vector<int64_t>{batch}, at::kLong, /*pinned=*/false);
+  }
   if (source.beside().mask) {
     mask_.emplace(plane(1), at::kByte, pinned);
   }
@@ -128,13 +135,16 @@ Batch BatchBuffers::take() {
           .original_size = taken(original_size_),
           .control = taken(control_),
           .before = taken(before_),
+          .references = taken(references_),
+          .num_references = taken(num_references_),
           .mask = taken(mask_)};
 }
 
 int64_t BatchBuffers::num_allocated() const {
   int64_t sum = images_.num_allocated() + labels_.num_allocated() + sample_index_.num_allocated();
-  for (const auto* pool : {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_,
-                           &original_size_, &control_, &before_, &mask_}) {
+  for (const auto* pool :
+       {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_, &original_size_, &control_,
+        &before_, &references_, &num_references_, &mask_}) {
     sum += *pool ? (*pool)->num_allocated() : 0;
   }
   return sum;

@@ -34,10 +34,14 @@ struct Batch {
   at::Tensor original_size = {};
   at::Tensor control = {};  ///< what a ControlNet is shown: uint8 [B, 3, H, W]
   at::Tensor before = {};   ///< the pictures before they were changed: uint8 [B, 3, H, W]
+  /// Pictures of what is to be seen: uint8 [B, 3, N, H, W], and how many of them each sample has,
+  /// int64 [B]; those behind are unspecified.
+  at::Tensor references = {};
+  at::Tensor num_references = {};
   /// Which places count, 255 whole, or are filled in, from 128 on: uint8 [B, 1, H, W].
   at::Tensor mask = {};
   /// What a U-Net is shown beside them (diffusion::Conditions::beside), which a train::EncodeStage
-  /// makes of `before`, or of mask and pictures.
+  /// makes of `before`, of `references`, or of mask and pictures.
   at::Tensor beside = {};
   /// Of clips some of whose frames are given (diffusion::Conditions::given): what a
   /// train::EncodeStage makes of those alone, as `images`.
@@ -100,6 +104,8 @@ class BatchBuffers {
   std::optional<BufferPool> original_size_;
   std::optional<BufferPool> control_;
   std::optional<BufferPool> before_;
+  std::optional<BufferPool> references_;
+  std::optional<BufferPool> num_references_;
   std::optional<BufferPool> mask_;
 };
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -50,14 +51,18 @@ struct Caption {
 constexpr std::string_view kControlEnd = ".control";
 constexpr std::string_view kBeforeEnd = ".before";
 constexpr std::string_view kMaskEnd = ".mask";
+constexpr std::string_view kReferenceEnd = ".reference";  // and from the second on a number
 
 /// "a/b.control" of "a/b.control.png" where "a/b" is the stem of a picture, else nothing.
 class StemsBeside {
  public:
   explicit StemsBeside(const Tree& tree) {
     for (const std::string& path : tree.files) {
-      if (is_image_name(path.substr(path.rfind('/') + 1))) {
+      const std::string name = path.substr(path.rfind('/') + 1);
+      if (is_image_name(name)) {
         pictures_.emplace(stem_of(path), path);
+      } else if (is_video_name(name)) {
+        clips_.insert(stem_of(path));
       }
     }
   }
@@ -65,6 +70,11 @@ class StemsBeside {
   /// Whether this is a picture beside another.
   [[nodiscard]] bool has(std::string_view path) const {
     const std::string_view stem = stem_of(path);
+    const std::string_view named = stem.substr(0, stem.find_last_not_of("0123456789") + 1);
+    if (named.ends_with(kReferenceEnd)) {
+      const std::string_view of = named.substr(0, named.size() - kReferenceEnd.size());
+      return pictures_.contains(of) || clips_.contains(of);
+    }
     return std::ranges::any_of(
         std::array{kControlEnd, kBeforeEnd, kMaskEnd}, [&](std::string_view end) {
           return stem.ends_with(end) &&
@@ -77,8 +87,20 @@ class StemsBeside {
     return found == pictures_.end() ? std::string_view() : found->second;
   }
 
+  /// The pictures of what is to be seen in `path`, up to the first number that there is not.
+  [[nodiscard]] std::vector<std::string_view> references(std::string_view path) const {
+    std::vector<std::string_view> found;
+    std::string end(kReferenceEnd);
+    for (std::string_view next = find(path, end); !next.empty(); next = find(path, end)) {
+      found.push_back(next);
+      end = std::string(kReferenceEnd) + std::to_string(found.size() + 1);
+    }
+    return found;
+  }
+
  private:
   std::map<std::string, std::string_view, std::less<>> pictures_;  // paths by stem
+  std::set<std::string_view, std::less<>> clips_;                  // stems
 };
 
 }  // namespace
@@ -137,6 +159,16 @@ MediaSet list_captioned_folder(const fs::path& folder, const PicturesBeside& bes
       item.*member = other.empty() ? "" : full(other);
       if (wanted && other.empty()) {
         set.passed_over.push_back({full(path), cause, /*is_rejected=*/true});
+        is_whole = false;
+      }
+    }
+    if (beside.references > 0) {
+      for (const std::string_view other : stems.references(path)) {
+        item.references.push_back(full(other));
+      }
+      if (std::ssize(item.references) > beside.references) {
+        set.passed_over.push_back(
+            {full(path), "a sample with more than data.references", /*is_rejected=*/true});
         is_whole = false;
       }
     }

@@ -279,8 +279,10 @@ WantedFiles wanted_files(const DataConfig& config) {
 
 // Which files beside pictures are read.
 PicturesBeside files_beside(const DataConfig& config) {
-  return {
-      .control = config.control, .before = config.before, .mask = config.mask == MaskKind::kFile};
+  return {.control = config.control,
+          .before = config.before,
+          .mask = config.mask == MaskKind::kFile,
+          .references = config.references};
 }
 
 // Images, clips or latents without texts.
@@ -296,7 +298,7 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
     case SourceKind::kMovingShapes:
       return std::make_unique<MovingShapeSource>(static_cast<uint64_t>(config.seed), config.count,
                                                  config.frames, static_cast<float>(config.fps),
-                                                 config.height, config.width);
+                                                 config.height, config.width, config.references);
     case SourceKind::kScenes:
       return std::make_unique<SceneSource>(static_cast<uint64_t>(config.seed), config.count,
                                            config.height, config.width, config.layout_grid > 0);
@@ -308,7 +310,9 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
       return std::make_unique<MediaSource>(list_captioned_folder(folder_of(config), beside), media);
     case SourceKind::kManifest:
       return std::make_unique<MediaSource>(
-          list_manifests(paths_of(config), {.allow_outside = config.allow_outside}), media);
+          list_manifests(paths_of(config),
+                         {.allow_outside = config.allow_outside, .references = config.references}),
+          media);
     case SourceKind::kWebDataset:
       return std::make_unique<MediaSource>(list_webdataset(paths_of(config)), media);
     case SourceKind::kImageFolder:
@@ -403,7 +407,7 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
   constexpr const char* kOfCaptions =
       "be false but for data.source captions of pictures (data.frame_layout image)";
   const auto may_lie_beside = [&c] {
-    return !files_beside(c).any() ||
+    return !files_beside(c).any_of_its_size() ||
            (c.source == SourceKind::kCaptions && c.frame_layout == FrameLayout::kImage);
   };
   fields
@@ -430,6 +434,23 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
                (c.source != SourceKind::kLatents && c.source != SourceKind::kMovingShapes &&
                 c.frame_layout == FrameLayout::kImage);
       });
+  fields
+      .add("references", c.references,
+           "Read up to so many pictures of what is to be seen, such as a character, for a model "
+           "with model.references: NAME.reference.png, NAME.reference2.png, ... beside NAME.jpg "
+           "or NAME.mp4, the column reference of a manifest (a list, or one a line), or of "
+           "data.source moving_shapes the shape, whose captions then say its motion alone. "
+           "Samples may have fewer.",
+           between(0, 16))
+      .check(
+          "be 0 but for data.source captions, manifest and moving_shapes, and for those with "
+          "data.text",
+          [&c] {
+            return c.references == 0 ||
+                   ((c.source == SourceKind::kCaptions || c.source == SourceKind::kManifest ||
+                     c.source == SourceKind::kMovingShapes) &&
+                    c.text != TextKind::kNone);
+          });
   describe_buckets(fields, c);
   fields.add("scaled_decode", c.scaled_decode,
              "Decode large JPEGs at 1/2, 1/4 or 1/8 of their size, whatever still covers the crop, "

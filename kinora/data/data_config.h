@@ -69,7 +69,8 @@ struct DataConfig {
   bool control = false;  ///< data.control, data.before, data.mask: what lies beside pictures
   bool before = false;
   MaskKind mask = MaskKind::kNone;
-  ConfigTable buckets;  ///< none: all samples have height, width and frames
+  int64_t references = 0;  ///< pictures of what is to be seen, at most
+  ConfigTable buckets;     ///< none: all samples have height, width and frames
   AspectRatios bucket_ratios = AspectRatios::kOpenSora2;
   int64_t bucket_multiple = 16;
   int64_t bucket_batches = 0;  ///< in a step, over all ranks; 0: one for each rank

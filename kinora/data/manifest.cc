@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum Column : size_t { kPath, kText, kLabel, kNumFrames, kFps };
+enum Column : size_t { kPath, kText, kLabel, kNumFrames, kFps, kReference };
 
 const std::vector<TableColumn>& columns() {
   static const std::vector<TableColumn> kColumns = {
@@ -22,7 +22,8 @@ const std::vector<TableColumn>& columns() {
       {{"text", "caption", "prompt"}},
       {{"label"}},
       {{"num_frames"}},
-      {{"fps"}}};
+      {{"fps"}},
+      {{"reference"}}};
   return kColumns;
 }
 
@@ -63,6 +64,10 @@ class Lister {
   }
 
  private:
+  [[nodiscard]] bool leads_out(const std::string& name) const {
+    return !options_.allow_outside && !lies_in((folder_ / name).lexically_normal(), folder_);
+  }
+
   void reject(int64_t row, std::string cause) {
     set_.passed_over.push_back({manifest_ + ":" + std::to_string(row), std::move(cause), true});
   }
@@ -76,7 +81,7 @@ class Lister {
       return reject(row, "an address in the net, not a file");
     }
     const fs::path path = (shown_folder_ / name).lexically_normal();
-    if (!options_.allow_outside && !lies_in((folder_ / name).lexically_normal(), folder_)) {
+    if (leads_out(name)) {
       return reject(row, "a path that leads out of the manifest's folder (data.allow_outside)");
     }
     const std::string file = path.filename().string();
@@ -88,6 +93,22 @@ class Lister {
     if (!values[kText].empty()) {
       item.caption = values[kText];
       item.caption_form = CaptionForm::kInline;
+    }
+    if (options_.references > 0) {
+      for (const std::string_view line : kinora::split(values[kReference], '\n')) {
+        const std::string reference(trim(line));
+        if (reference.empty()) {
+          continue;
+        }
+        if (leads_out(reference)) {
+          return reject(row,
+                        "a reference that leads out of the manifest's folder (data.allow_outside)");
+        }
+        item.references.push_back((shown_folder_ / reference).lexically_normal().string());
+      }
+      if (std::ssize(item.references) > options_.references) {
+        return reject(row, "a sample with more than data.references");
+      }
     }
     item.place = static_cast<uint32_t>(set_.origins.size() - 1);
     item.num_frames = static_cast<int64_t>(std::min(number(values[kNumFrames]), 1e9));

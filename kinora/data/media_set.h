@@ -29,6 +29,7 @@ struct MediaItem {
   std::string control = {};  ///< path of the picture that a ControlNet is shown; empty: none
   std::string before = {};   ///< of the picture before it was changed, likewise
   std::string mask = {};     ///< of its mask, likewise
+  std::vector<std::string> references = {};  ///< of pictures of what is to be seen
   bool is_video = false;
   uint32_t place = 0;          ///< index of the root or archive
   uint32_t entry = 0;          ///< in the archive
@@ -74,7 +75,8 @@ struct Tree {
 /// or, if there is none, NAME.json (see json_caption) for NAME.jpg. Files that share NAME share the
 /// caption. NAME.control.png, NAME.before.png and NAME.mask.png, of any format, are no samples
 /// beside a NAME.jpg but belong to it; `beside` says which must be there: a picture without is
-/// rejected. No classes.
+/// rejected. So do NAME.reference.png, NAME.reference2.png, ... beside a NAME.jpg or NAME.mp4,
+/// which may have fewer than `beside` says; one with more is rejected. No classes.
 [[nodiscard]] MediaSet list_captioned_folder(const std::filesystem::path& folder,
                                              const PicturesBeside& beside = {});
 
@@ -86,12 +88,13 @@ struct Tree {
 /// What a manifest says beside paths, for whom it is one of several readers.
 struct ManifestOptions {
   bool allow_outside = false;  ///< paths may lead out of the manifest's folder
+  int64_t references = 0;      ///< how many pictures of a row are read, at most
 };
 
 /// Tables that name files: CSV, JSON Lines or Parquet, by their suffix, with the columns path (or
-/// file_name, image, video, file), text (or caption, prompt), label, num_frames and fps; others are
-/// passed by. Paths are relative to the manifest's folder. Rows that name no file are rejected,
-/// with their lines.
+/// file_name, image, video, file), text (or caption, prompt), label, num_frames, fps and reference
+/// (pictures, a list or one a line); others are passed by. Paths are relative to the manifest's
+/// folder. Rows that name no file are rejected, with their lines.
 [[nodiscard]] MediaSet list_manifests(const std::vector<std::filesystem::path>& paths,
                                       const ManifestOptions& options);
 

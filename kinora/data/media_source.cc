@@ -1,5 +1,6 @@
 #include "kinora/data/media_source.h"
 
+#include <algorithm>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -61,20 +62,26 @@ MediaSource::MediaSource(MediaSet set, const MediaOptions& options)
       " in ", list_names(set_.origins, 3),
       set_.passed_over.empty() ? "" : "; passed over:", lines_of(group_by_cause(set_.passed_over)),
       "\nHint: to fit a single picture on purpose, put a copy of it beside it.");
+  KINORA_CHECK(options_.beside.references == 0 ||
+                   std::ranges::any_of(
+                       set_.items, [](const MediaItem& item) { return !item.references.empty(); }),
+               kConfig, "[data] no sample in ", list_names(set_.origins, 3),
+               " has a reference (data.references). Hint: NAME.reference.png beside NAME.jpg or "
+               "NAME.mp4, or a column reference of a manifest");
 }
 
 std::string MediaSource::sample_name(int64_t index) const {
   return item_name(set_, item(index));
 }
 
-void MediaSource::check_place(const MediaItem& item) const {
+void MediaSource::check_place(const MediaItem& item, const std::string& path) const {
   if (roots_.empty()) {
     return;
   }
   std::error_code error;
-  const fs::path real = fs::canonical(item.path, error);  // an error is one of reading, then
+  const fs::path real = fs::canonical(path, error);  // an error is one of reading, then
   const fs::path& root = roots_[item.place];
-  KINORA_CHECK(error || real.native().starts_with(root.native() + "/"), kIo, "[data] ", item.path,
+  KINORA_CHECK(error || real.native().starts_with(root.native() + "/"), kIo, "[data] ", path,
                " must lie in ", root.string(), ", got a link to ", real.string(),
                ". Hint: set data.allow_outside to true");
 }
@@ -106,7 +113,7 @@ std::string MediaSource::caption(const MediaItem& item) const {
 
 io::VideoFile MediaSource::open_video(const MediaItem& item) const {
   if (set_.archives.empty()) {
-    check_place(item);
+    check_place(item, item.path);
     return io::VideoFile::open(fs::path(item.path));
   }
   const io::TarFile& archive = set_.archives[item.place];
@@ -136,11 +143,21 @@ void MediaSource::read_beside(const MediaItem& item, const io::ImageSize& size, 
   }
 }
 
+void MediaSource::read_references(const MediaItem& item, Sample& out) const {
+  out.references.resize(item.references.size());
+  for (size_t i = 0; i < item.references.size(); ++i) {
+    const std::string& path = item.references[i];
+    check_place(item, path);
+    io::decode_image_into(io::read_file(path, kMaxFileBytes), path, out.references[i]);
+  }
+}
+
 void MediaSource::read(int64_t index, Sample& out) const {
   const MediaItem& from = item(index);
   const std::string name = sample_name(index);
   out.caption = caption(from);
   out.label = from.label;
+  read_references(from, out);
   if (from.is_video) {
     io::VideoFile file = open_video(from);
     read_clip(file, name, default_fps(from), out);
@@ -149,10 +166,10 @@ void MediaSource::read(int64_t index, Sample& out) const {
   out.num_frames = 1;
   out.fps = 0.0F;
   if (set_.archives.empty()) {
-    check_place(from);
+    check_place(from, from.path);
     const std::vector<std::byte> bytes = io::read_file(from.path, kMaxFileBytes);
     io::decode_image_into(bytes, name, out.image, out.crop);
-    if (options_.beside.any()) {
+    if (options_.beside.any_of_its_size()) {
       read_beside(from, io::image_size(bytes, name), out);
     }
   } else {
@@ -172,7 +189,7 @@ SampleFacts MediaSource::facts(int64_t index) const {
   }
   io::ImageSize size;
   if (set_.archives.empty()) {
-    check_place(from);
+    check_place(from, from.path);
     size = io::image_size(io::MappedFile(from.path).bytes(), name);
   } else {
     const io::TarFile& archive = set_.archives[from.place];
@@ -188,6 +205,7 @@ SampleFacts MediaSource::check(int64_t index, Sample& scratch) const {
   }
   scratch.caption = caption(from);
   scratch.label = from.label;
+  read_references(from, scratch);
   io::VideoFile file = open_video(from);
   SampleFacts facts = check_clip(file, default_fps(from));
   facts.caption_length = std::ssize(scratch.caption);
@@ -204,6 +222,9 @@ uint64_t MediaSource::stamp(int64_t index) const {
                                     std::pair{options_.beside.before, from.before},
                                     std::pair{options_.beside.mask, from.mask}}) {
     file = reads ? mix_stamps({file, file_stamp(path)}) : file;
+  }
+  for (const std::string& path : from.references) {
+    file = mix_stamps({file, file_stamp(path)});
   }
   switch (from.caption_form) {
     case CaptionForm::kNone:

@@ -21,7 +21,8 @@ struct MediaOptions {
 /// read, and so are files with captions.
 class MediaSource : public Source {
  public:
-  /// Error (kConfig): fewer than 2 samples, with what was passed over, by cause.
+  /// Error (kConfig): fewer than 2 samples, with what was passed over, by cause; references that no
+  /// sample has.
   explicit MediaSource(MediaSet set, const MediaOptions& options = {});
 
   [[nodiscard]] int64_t size() const override { return std::ssize(set_.items); }
@@ -44,9 +45,11 @@ class MediaSource : public Source {
     return set_.items[static_cast<size_t>(index)];
   }
   [[nodiscard]] std::string caption(const MediaItem& item) const;
-  void check_place(const MediaItem& item) const;
+  /// kIo for a file of the item that links lead out of its folder.
+  void check_place(const MediaItem& item, const std::string& path) const;
   /// The pictures beside one of this size, which they must have too.
   void read_beside(const MediaItem& item, const io::ImageSize& size, Sample& out) const;
+  void read_references(const MediaItem& item, Sample& out) const;
   [[nodiscard]] io::VideoFile open_video(const MediaItem& item) const;
   [[nodiscard]] double default_fps(const MediaItem& item) const;
 

@@ -26,6 +26,10 @@ constexpr std::array<std::string_view, 4> kClipOpenings = {"", "", "there is ", 
 // N is the object, V the verb, D the direction.
 constexpr std::array<std::string_view, 3> kClipSentences = {"N V D", "N which is V D", "V D is N"};
 
+// Of clips whose caption leaves open what moves.
+constexpr std::array<std::string_view, 3> kMotionSentences = {"it is V D", "V D",
+                                                              "there it is V D"};
+
 // Of the sentences, beside what they say.
 constexpr std::array<std::string_view, 2> kBetween = {"which", "is"};
 
@@ -35,6 +39,19 @@ std::string words_for(const MovingContent& content, Choice& choice) {
   const std::string shape = choice.of(kShapes[static_cast<size_t>(content.shape)]);
   return with_article(before,
                       choice.below(3) == 0 ? shape + " in " + colour : colour + " " + shape);
+}
+
+/// The sentence with words in the place of its symbols.
+std::string filled(std::string_view sentence, const MovingContent& content, Choice& choice) {
+  std::string text;
+  for (const std::string_view symbol : kinora::split(sentence, ' ')) {
+    text += text.empty() ? "" : " ";
+    text += symbol == "N"   ? words_for(content, choice)
+            : symbol == "V" ? choice.of(kVerbs)
+            : symbol == "D" ? choice.of(kMotions[static_cast<size_t>(content.motion)])
+                            : std::string(symbol);
+  }
+  return text;
 }
 
 // Sets `value` where it has none; whether it had none.
@@ -50,15 +67,14 @@ bool set_once(std::optional<T>& value, T found) {
 std::string caption(const MovingContent& content, const RandomStream& stream) {
   Choice choice(stream);
   const std::string sentence = choice.of(kClipSentences);
-  std::string text = sentence.front() == 'N' ? choice.of(kClipOpenings) : "";
-  for (const std::string_view symbol : kinora::split(sentence, ' ')) {
-    text += text.empty() || text.back() == ' ' ? "" : " ";
-    text += symbol == "N"   ? words_for(content, choice)
-            : symbol == "V" ? choice.of(kVerbs)
-            : symbol == "D" ? choice.of(kMotions[static_cast<size_t>(content.motion)])
-                            : std::string(symbol);
-  }
-  return text;
+  const std::string opening = sentence.front() == 'N' ? choice.of(kClipOpenings) : "";
+  return opening + filled(sentence, content, choice);
+}
+
+std::string motion_caption(Motion motion, const RandomStream& stream) {
+  Choice choice(stream);
+  const std::string sentence = choice.of(kMotionSentences);
+  return filled(sentence, {.motion = motion}, choice);
 }
 
 std::optional<MovingContent> moving_content_of(std::string_view caption) {

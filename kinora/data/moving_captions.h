@@ -14,6 +14,10 @@ namespace kinora::data {
 /// is one box in azure".
 [[nodiscard]] std::string caption(const MovingContent& content, const RandomStream& stream);
 
+/// What moves so in one of many wordings that leave open what it is: "it is moving to the left",
+/// "gliding upwards".
+[[nodiscard]] std::string motion_caption(Motion motion, const RandomStream& stream);
+
 /// What a caption says, whatever its order, case and punctuation; nothing where it has other words,
 /// or does not name one colour, one shape and one direction that it moves in.
 [[nodiscard]] std::optional<MovingContent> moving_content_of(std::string_view caption);

@@ -12,7 +12,7 @@
 /// It needs no download, and eval/motion_judge.h can tell exactly what a clip shows.
 ///
 /// Of each class one colour is held out: training never shows it, and whether a model draws it when
-/// asked is the measure of it (is_held_out).
+/// asked is the measure of it (is_held_out). Of clips with references it is one of each shape.
 namespace kinora::data {
 
 enum class Motion : uint8_t { kLeft, kRight, kUp, kDown };
@@ -69,16 +69,36 @@ inline constexpr int64_t kNumHeldOutClips = 1000;
 [[nodiscard]] std::string moving_caption(uint64_t seed, int64_t index);
 [[nodiscard]] std::string held_out_clip_caption(int64_t number);
 
+/// A clip whose caption says the motion alone, and pictures of the shape that moves: still, in or
+/// near the middle, larger and over another ground.
+struct ReferencedClip {
+  MovingScene scene;
+  std::vector<ShapeScene> references;
+  std::string caption;
+};
+
+/// Whether no clip with references shows it in training: one colour of each shape.
+[[nodiscard]] bool is_held_out_reference(Shape shape, Colour colour);
+
+/// Clip `index` of the stream `seed`, never one that is held out, with 1 to `most` pictures; the
+/// rest is as moving_scene's, but that all motions are shown of what is shown at all.
+[[nodiscard]] ReferencedClip referenced_clip(uint64_t seed, int64_t index, int64_t most);
+
+/// The fixed clips that measure a model, as held_out_clip().
+[[nodiscard]] ReferencedClip held_out_referenced_clip(int64_t number, int64_t most);
+
 /// The generated clips as a source; each has `num_frames` frames, which span the whole motion.
 class MovingShapeSource : public Source {
  public:
-  /// Throws Error (kConfig) as check_generated_size, and for less than 2 clips or 2 frames.
+  /// references: above 0 they are referenced_clip()s with up to so many pictures. Throws Error
+  /// (kConfig) as check_generated_size, and for less than 2 clips or 2 frames.
   MovingShapeSource(uint64_t seed, int64_t count, int64_t num_frames, float fps, int64_t height,
-                    int64_t width);
+                    int64_t width, int64_t references = 0);
 
   [[nodiscard]] int64_t size() const override { return count_; }
   [[nodiscard]] const std::vector<std::string>& class_names() const override { return names_; }
   [[nodiscard]] bool is_video() const override { return true; }
+  [[nodiscard]] PicturesBeside beside() const override { return {.references = references_}; }
   [[nodiscard]] std::string sample_name(int64_t index) const override;
   void read(int64_t index, Sample& out) const override;
 
@@ -89,6 +109,7 @@ class MovingShapeSource : public Source {
   float fps_;
   int64_t height_;
   int64_t width_;
+  int64_t references_;
   std::vector<std::string> names_;
 };
 

@@ -104,6 +104,9 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   if (batch.before.defined()) {
     write_beside(sample_.before, augmentation.flip, batch.before, i);
   }
+  if (batch.references.defined()) {
+    write_references(augmentation.flip, batch, i);
+  }
   if (batch.mask.defined()) {
     write_beside(sample_.mask, augmentation.flip, batch.mask, i);
   }
@@ -189,6 +192,19 @@ void SampleReader::write_beside(const io::Image& picture, bool flip, const at::T
   planes_.resize(static_cast<size_t>(3 * size_.height * size_.width));
   write_frame(picture, 0, picture.width, flip, 1, planes_.data());
   std::copy_n(planes_.begin(), num_values, out.mutable_data_ptr<uint8_t>() + i * num_values);
+}
+
+void SampleReader::write_references(bool flip, const Batch& batch, int64_t i) {
+  const int64_t most = batch.references.size(2);
+  const auto count = std::ssize(sample_.references);
+  assert(count <= most);
+  auto* const out =
+      batch.references.mutable_data_ptr<uint8_t>() + i * 3 * most * size_.height * size_.width;
+  for (int64_t number = 0; number < count; ++number) {
+    const io::Image& picture = sample_.references[static_cast<size_t>(number)];
+    write_frame(picture, 0, picture.width, flip, most, out + number * size_.height * size_.width);
+  }
+  batch.num_references.mutable_data_ptr<int64_t>()[i] = count;
 }
 
 void SampleReader::write_frame(const io::Image& from, int64_t left, int64_t width, bool flip,

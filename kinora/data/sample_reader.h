@@ -87,6 +87,8 @@ class SampleReader {
                    uint8_t* out);
   /// To row i: the first channels of a picture beside the sample's, cropped as this.
   void write_beside(const io::Image& picture, bool flip, const at::Tensor& out, int64_t i);
+  /// To row i: the sample's pictures of what is to be seen, cropped likewise, and their number.
+  void write_references(bool flip, const Batch& batch, int64_t i);
   void write_latent(int64_t index, const StoredValues& values, float* out) const;
 
   const Source& source_;

@@ -83,13 +83,15 @@ struct LatentParts {
   bool mirrored = false;  ///< latents of the mirrored pictures
 };
 
-/// Pictures that a source has beside each picture, of its size.
+/// Pictures that a source has beside each picture, but for references of its size.
 struct PicturesBeside {
   bool control = false;  ///< what a ControlNet is shown
   bool before = false;   ///< the picture before it was changed
   bool mask = false;     ///< grey: how much a place counts, or what is filled in
+  /// Pictures of what is to be seen, at most, of any size; a sample may have fewer. Of clips too.
+  int64_t references = 0;
 
-  [[nodiscard]] bool any() const { return control || before || mask; }
+  [[nodiscard]] bool any_of_its_size() const { return control || before || mask; }
 };
 
 /// One decoded sample: an image, a clip or, of sources with a latent_shape, a latent. Readers fill
@@ -124,6 +126,7 @@ struct Sample {
   io::Image control;       ///< of sources whose beside() has it, of the size of `image`
   io::Image before;        ///< likewise
   io::Image mask;          ///< likewise, or as large as what is made of `image`
+  std::vector<io::Image> references;  ///< of sources whose beside() has them
 };
 
 /// What is known of a sample beside its pixels.
@@ -189,7 +192,7 @@ class Source {
   /// The size of the texts that read() gives; nothing if it gives none.
   [[nodiscard]] virtual std::optional<TextShape> text_shape() const { return std::nullopt; }
 
-  /// What read() gives of pictures beside each; only sources of pictures do.
+  /// What read() gives of pictures beside each; but for references only sources of pictures do.
   [[nodiscard]] virtual PicturesBeside beside() const { return {}; }
 
   /// What messages call the sample: a path, or the position in a generated set.

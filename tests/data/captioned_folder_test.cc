@@ -1,4 +1,6 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -67,7 +69,7 @@ TEST(CaptionedFolderTest, PicturesBesideBelongToTheirPicture) {
   folder.write("alone.mask.png", grey_png(4));  // beside no picture
   const MediaSource plain(list_captioned_folder(folder.path()));
   EXPECT_THAT(contents(plain), ElementsAre("1 ", "2 ", "3 ", "4 "));
-  EXPECT_FALSE(plain.beside().any());
+  EXPECT_FALSE(plain.beside().any_of_its_size());
 
   const PicturesBeside all{.control = true, .before = true, .mask = true};
   const MediaSource source(list_captioned_folder(folder.path(), all), {.beside = all});
@@ -87,6 +89,48 @@ TEST(CaptionedFolderTest, PicturesBesideBelongToTheirPicture) {
     EXPECT_TRUE((batch.before[i] == 20 * number).all().item<bool>());
     EXPECT_TRUE((batch.mask[i] == 100 * number).all().item<bool>());
   }
+}
+
+// References are of any size, as many as there are, beside pictures and clips.
+TEST(CaptionedFolderTest, ReferencesBelongToTheirSample) {
+  const TemporaryFolder folder;
+  for (const char* const name : {"1", "2", "3", "1.reference", "2.reference", "2.reference2",
+                                 "3.reference", "3.reference2", "3.reference3"}) {
+    folder.write(std::string(name) + ".png", grey_png(static_cast<uint8_t>(name[0] - '0')));
+  }
+  folder.write("2.reference2.png", fixture("photo.jpg"));
+  folder.write("4.png", grey_png(4));
+  folder.write("5.mp4", std::string("a clip"));
+  folder.write("5.reference.png", grey_png(5));
+  folder.write("6.reference.png", grey_png(6));  // beside nothing
+  const PicturesBeside two{.references = 2};
+  const MediaSet set = list_captioned_folder(folder.path(), two);
+  ASSERT_EQ(set.items.size(), 5U);
+  EXPECT_THAT(set.items[3].references, ElementsAre(HasSubstr("5.reference.png")));
+  EXPECT_THAT(set.items[4].path, HasSubstr("6.reference.png"));
+  const MediaSource source(list_captioned_folder(folder.path(), two), {.beside = two});
+  EXPECT_THAT(passed_over(source, folder.path()),
+              ElementsAre("3.png! a sample with more than data.references"));
+  const std::vector<int64_t> indices = {1, 0, 2};
+  const Batch batch = load_samples(source, indices, 4, 4);
+  ASSERT_EQ(batch.references.sizes(), (std::vector<int64_t>{3, 3, 2, 4, 4}));
+  EXPECT_TRUE(at::equal(batch.num_references, at::tensor({2, 1, 0}, at::kLong)));
+  EXPECT_TRUE((batch.references[0].select(1, 0) == 2).all().item<bool>());
+  EXPECT_TRUE((batch.references[1].select(1, 0) == 1).all().item<bool>());
+  const TemporaryFolder photos;  // cropped as any picture
+  photos.write("a.png", fixture("photo.jpg"));
+  photos.write("b.png", fixture("photo.jpg"));
+  const MediaSource plain(list_captioned_folder(photos.path()));
+  EXPECT_TRUE(
+      at::equal(batch.references[0].select(1, 1), load_samples(plain, {{0}}, 4, 4).images[0]));
+
+  folder.write("1.reference.png", std::string("no picture"));
+  Sample sample;
+  EXPECT_THAT(error_of([&] { source.read(0, sample); }), HasSubstr("1.reference.png"));
+  EXPECT_THAT(error_of([&] {
+                const MediaSource none(list_captioned_folder(photos.path(), two), {.beside = two});
+              }),
+              HasSubstr("has a reference (data.references)"));
 }
 
 // A picture without a caption, and a caption without a picture, shift nothing.

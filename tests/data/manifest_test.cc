@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "kinora/data/media_set.h"
 #include "kinora/data/media_source.h"
@@ -58,6 +59,37 @@ TEST_F(ManifestTest, RowsOfJsonLines) {
   Sample sample;
   source.read(0, sample);
   EXPECT_EQ(sample.label, 2);
+}
+
+TEST_F(ManifestTest, ReferencesAreAListOrOneALine) {
+  const auto listed = [this](const std::string& name, const std::string& text) {
+    return list_manifests({folder_.write("set/" + name, text)}, {.references = 2});
+  };
+  const MediaSet lines =
+      listed("m.jsonl", R"({"path": "p/1.png", "reference": ["p/2.png", "p/3.png"]})"
+                        "\n"
+                        R"({"path": "p/2.png", "reference": "p/1.png"})"
+                        "\n"
+                        R"({"path": "p/3.png"})"
+                        "\n"
+                        R"({"path": "p/3.png", "reference": ["../outside.png"]})"
+                        "\n"
+                        R"({"path": "p/3.png", "reference": ["a", "b", "c"]})");
+  ASSERT_EQ(lines.items.size(), 3U);
+  EXPECT_THAT(lines.items[0].references,
+              ElementsAre(HasSubstr("set/p/2.png"), HasSubstr("set/p/3.png")));
+  EXPECT_THAT(lines.items[1].references, ElementsAre(HasSubstr("set/p/1.png")));
+  EXPECT_THAT(lines.items[2].references, IsEmpty());
+  ASSERT_EQ(lines.passed_over.size(), 2U);
+  EXPECT_THAT(lines.passed_over[0].cause, HasSubstr("a reference that leads out"));
+  EXPECT_THAT(lines.passed_over[1].cause, HasSubstr("more than data.references"));
+  MediaSet csv =
+      listed("m.csv", "path,reference\np/1.png,\"p/2.png\np/3.png\"\np/2.png,p/none.png\n");
+  ASSERT_EQ(csv.items.size(), 2U);
+  EXPECT_EQ(csv.items[0].references.size(), 2U);
+  const MediaSource source(std::move(csv), {.beside = {.references = 2}});
+  Sample sample;
+  EXPECT_THAT(error_of([&] { source.read(1, sample); }), HasSubstr("p/none.png"));
 }
 
 // The columns that Open-Sora's tools write.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -87,6 +88,52 @@ TEST(MovingShapesTest, TrainingNeverShowsWhatIsHeldOut) {
     pairs.insert({10 + colour, 20 + motion});
   }
   EXPECT_EQ(pairs.size(), 48U);
+}
+
+// Captions leave open what moves, and one colour of each shape is held out.
+TEST(MovingShapesTest, ReferencesAloneTellWhatMoves) {
+  const MovingShapeSource source(3, 400, 2, 8.0F, 16, 24, 2);
+  EXPECT_EQ(source.beside().references, 2);
+  std::set<std::pair<Shape, Colour>> shown;
+  std::array<int64_t, 3> times{};
+  Sample sample;
+  for (int64_t i = 0; i < source.size(); ++i) {
+    source.read(i, sample);
+    const ReferencedClip clip = referenced_clip(3, i, 2);
+    const auto [shape, colour, motion] = clip.scene.content();
+    EXPECT_FALSE(is_held_out_reference(shape, colour));
+    shown.insert({shape, colour});
+    EXPECT_EQ(sample.label, moving_label(shape, motion));
+    EXPECT_EQ(sample.caption, clip.caption);
+    // With a colour and a shape it says all.
+    const auto said = moving_content_of("a " + std::string(name_of(colour)) + " " +
+                                        std::string(name_of(shape)) + " " + clip.caption);
+    EXPECT_FALSE(moving_content_of(clip.caption).has_value());
+    if (clip.caption.find("it ") == std::string::npos) {
+      EXPECT_EQ(said, clip.scene.content()) << clip.caption;
+    }
+    ++times[sample.references.size()];
+    for (size_t number = 0; number < sample.references.size(); ++number) {
+      EXPECT_EQ(clip.references[number].shape, shape);
+      EXPECT_EQ(clip.references[number].colour, colour);
+      EXPECT_GT(clip.references[number].ground, clip.scene.middle.ground + 0.04F);
+      io::Image alone;
+      render(clip.references[number], 16, 24, alone);
+      EXPECT_EQ(sample.references[number].pixels, alone.pixels);
+    }
+  }
+  EXPECT_EQ(shown.size(), 12U);
+  EXPECT_EQ(times[0], 0);
+  EXPECT_GT(times[1], 150);
+  EXPECT_GT(times[2], 150);
+  std::set<std::pair<Shape, Colour>> asked;
+  for (int64_t i = 0; i < 64; ++i) {
+    const auto [shape, colour, motion] = held_out_referenced_clip(i, 2).scene.content();
+    EXPECT_TRUE(is_held_out_reference(shape, colour));
+    EXPECT_EQ(moving_label(shape, motion), i % kNumMovingClasses);
+    asked.insert({shape, colour});
+  }
+  EXPECT_EQ(asked.size(), 4U);
 }
 
 TEST(MovingShapesTest, FramesAreTheScenesOneByOne) {
