@@ -355,7 +355,9 @@ at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
     }
     const at::Tensor given =
         one_frame(to_patches(of_given(config()), at::cat({is_given, shown}, 1)));
-    x = x + cond_embedder->forward(sequence().enter(given));
+    const Grid pictures = shown_grid(conditions, x_t.size(0));  // which are no frames of the clip
+    x = x + cond_embedder->forward(sequence().enter(at::constant_pad_nd(
+                given, {0, 0, 0, pictures.frames * pictures.tokens_a_frame()})));
   }
   return pos_embed.defined() ? x + sequence().enter(positions(grid_of(config(), x_t))) : x;
 }
