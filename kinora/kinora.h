@@ -88,6 +88,8 @@ struct DrawOptions {
   /// A file of embedded texts (data.text_embeddings), in turn, of models of texts. Without these
   /// and captions: the texts of the run's data.
   std::string text_embeddings = {};
+  /// Files of pictures of what is to be seen in all samples, of models with model.references.
+  std::vector<std::string> references = {};
   int64_t count = 0;  ///< samples; 0: one of each class, caption or text
   uint64_t seed = 0;
   int64_t batch = 64;                   ///< computed at once

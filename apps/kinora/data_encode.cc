@@ -61,6 +61,10 @@ train::RunConfig config_of(const EncodeArguments& arguments) {
     autoencoder.precision = Precision::kFp32;
     config.text.precision = Precision::kFp32;
   }
+  KINORA_CHECK(config.data.references == 0, kConfig,
+               "[encode] a cache of latents holds no references, and data.references is ",
+               config.data.references,
+               ". Hint: train on the pictures, with autoencoder.path, which encodes them on line");
   KINORA_CHECK(!autoencoder.path.empty(), kConfig,
                "[encode] an autoencoder is needed. Hint: --autoencoder PATH, or autoencoder.path "
                "in the recipe");

@@ -1,5 +1,8 @@
 #include "apps/kinora/eval_scenes.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -7,12 +10,15 @@
 
 #include "kinora/core/error.h"
 #include "kinora/data/moving_shapes.h"
+#include "kinora/data/normalise.h"
 #include "kinora/data/scenes.h"
 #include "kinora/device/device.h"
 #include "kinora/eval/motion_judge.h"
 #include "kinora/eval/scene_judge.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/inference/given_frames.h"
 #include "kinora/inference/trained_model.h"
+#include "kinora/models/families.h"
 
 namespace kinora::apps {
 namespace {
@@ -21,11 +27,48 @@ double share(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
 }
 
-/// Draws what `captions` ask for.
+/// Draws what `captions` ask for, beside: with DrawStart's, undefined: without.
 at::Tensor drawn(inference::TrainedModel& trained, std::vector<std::string> captions,
-                 const EvalArguments& arguments, int64_t batch) {
+                 const EvalArguments& arguments, int64_t batch, const at::Tensor& beside = {}) {
   const inference::Request request{.captions = std::move(captions), .guidance = arguments.guidance};
-  return inference::Drawing(trained, {request}, {.batch = batch}).draw();
+  inference::Drawing drawing(trained, {request}, {.batch = batch});
+  if (beside.defined()) {
+    drawing.set_start({.beside = beside});
+  }
+  return drawing.draw();
+}
+
+/// Held-out clips: what is asked for, and of clips with references what is shown.
+struct AskedClips {
+  std::vector<std::string> captions;
+  std::vector<data::MovingContent> contents;
+  at::Tensor beside;  // float32 [clips, 3, N, H, W]
+};
+
+AskedClips held_out_clips(int64_t count, const models::ModelConfig& model) {
+  const int64_t most = models::shape_of(model).references;
+  AskedClips asked;
+  if (most == 0) {
+    for (int64_t i = 0; i < count; ++i) {
+      asked.captions.push_back(data::held_out_clip_caption(i));
+      asked.contents.push_back(data::held_out_clip(i).content());
+    }
+    return asked;
+  }
+  asked.beside = at::zeros({count, 3, most, model.height, model.width}, at::kFloat);
+  for (int64_t i = 0; i < count; ++i) {
+    const data::ReferencedClip clip = data::held_out_referenced_clip(i, most);
+    asked.captions.push_back(clip.caption);
+    asked.contents.push_back(clip.scene.content());
+    for (size_t number = 0; number < clip.references.size(); ++number) {
+      io::Image picture;
+      data::render(clip.references[number], model.height, model.width, picture);
+      asked.beside[i]
+          .select(1, static_cast<int64_t>(number))
+          .copy_(data::to_float(inference::pixels_of(picture).permute({2, 0, 1}), at::kCPU));
+    }
+  }
+  return asked;
 }
 
 void score_layouts(inference::TrainedModel& trained, const EvalArguments& arguments,
@@ -86,14 +129,13 @@ void score_pictures(inference::TrainedModel& trained, const EvalArguments& argum
 void score_clips(inference::TrainedModel& trained, const EvalArguments& arguments,
                  nlohmann::ordered_json& report) {
   constexpr int64_t kBatch = 64;
-  std::vector<std::string> captions;
-  std::vector<data::MovingContent> asked;
-  for (int64_t i = 0; i < arguments.scenes; ++i) {
-    captions.push_back(data::held_out_clip_caption(i));
-    asked.push_back(data::held_out_clip(i).content());
+  AskedClips asked = held_out_clips(arguments.scenes, trained.recipe.model);
+  const eval::MovingScore score = eval::judge_asked_clips(
+      drawn(trained, std::move(asked.captions), arguments, kBatch, asked.beside), asked.contents);
+  if (asked.beside.defined()) {
+    report["identity_right"] = score.num_identity;
+    report["identity_right_in_each_frame"] = score.num_identity_in_each_frame;
   }
-  const eval::MovingScore score =
-      eval::judge_asked_clips(drawn(trained, std::move(captions), arguments, kBatch), asked);
   report["colour_right"] = score.num_colour;
   report["shape_right"] = score.num_shape;
   report["motion_right"] = score.num_motion;

@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 61> kKept = {"--run",
+constexpr std::array<std::string_view, 62> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -76,6 +76,7 @@ constexpr std::array<std::string_view, 61> kKept = {"--run",
                                                     "--threads",
                                                     "--mask",
                                                     "--keep-image-size",
+                                                    "--reference",
                                                     "--image-guidance",
                                                     "--deterministic",
                                                     "--format",

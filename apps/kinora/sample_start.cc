@@ -37,6 +37,13 @@ std::filesystem::path image_encoder_of(const SampleArguments& arguments) {
                                       : std::filesystem::path(arguments.ip_encoder);
 }
 
+/// Of what encodes pictures for a model of latents.
+std::optional<models::LatentSpace> space_of(const SampleArguments& arguments,
+                                            const inference::ModelRecipe& recipe) {
+  const std::string encoder = inference::decoder_path(recipe, {.path = arguments.autoencoder});
+  return encoder.empty() ? std::nullopt : std::optional(pipelines::latent_space(encoder));
+}
+
 /// Of a model that is shown given frames beside what it draws.
 StartPictures read_frames(const SampleArguments& arguments, const inference::ModelRecipe& recipe) {
   const inference::DrawOptions& options = arguments.options;
@@ -72,11 +79,17 @@ SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& 
 StartPictures read_start(const SampleArguments& arguments, const inference::ModelRecipe& recipe) {
   const models::ModelConfig& model = recipe.model;
   const models::ShownInput input = models::shape_of(model).input;
+  StartPictures pictures;
+  if (!arguments.references.empty()) {
+    pictures.references =
+        inference::read_subjects(arguments.references, model, space_of(arguments, recipe));
+  }
   if (models::shows_frames(input)) {
     return read_frames(arguments, recipe);
   }
-  KINORA_CHECK(input == models::ShownInput::kPlain || !arguments.init.empty(), kConfig,
-               "[sample] this model changes a given picture. Hint: --image FILE",
+  const bool is_subjects = input == models::ShownInput::kSubjects;
+  KINORA_CHECK(input == models::ShownInput::kPlain || is_subjects || !arguments.init.empty(),
+               kConfig, "[sample] this model changes a given picture. Hint: --image FILE",
                models::fills_in(input) ? " --mask FILE" : "");
   KINORA_CHECK(!models::fills_in(input) || !arguments.mask.empty(), kConfig,
                "[sample] this model fills in a part of a picture. Hint: --mask FILE");
@@ -90,7 +103,6 @@ StartPictures read_start(const SampleArguments& arguments, const inference::Mode
                "[sample] --keep-image-size is for models that are shown a picture as tokens, as "
                "Flux Kontext, and not for ",
                models::name_of(model));
-  StartPictures pictures;
   if (!arguments.control.empty() || models::shape_of(model).controls > 0) {
     pictures.controls = inference::read_controls(arguments.control, model);
   }
@@ -101,9 +113,7 @@ StartPictures read_start(const SampleArguments& arguments, const inference::Mode
   if (arguments.init.empty()) {
     return pictures;
   }
-  const std::string encoder = inference::decoder_path(recipe, {.path = arguments.autoencoder});
-  const std::optional<models::LatentSpace> space =
-      encoder.empty() ? std::nullopt : std::optional(pipelines::latent_space(encoder));
+  const std::optional<models::LatentSpace> space = space_of(arguments, recipe);
   if (!arguments.mask.empty()) {
     pictures.masks = inference::read_masks(arguments.mask, arguments.init, model, space);
   }
@@ -146,15 +156,21 @@ std::optional<inference::DrawStart> start_of(const SampleArguments& arguments,
   if (!pictures.ends.empty()) {
     start.beside = inference::shown_frames(pictures.ends, model, autoencoder, device);
   }
+  if (pictures.references.defined()) {
+    start.beside = inference::shown_subjects(pictures.references, model, autoencoder, device);
+  }
   if (pictures.pixels.defined()) {
-    start.beside =
-        inference::shown_beside(pictures.pixels, pictures.masks, model, autoencoder, device);
-    const bool begins =
-        input == models::ShownInput::kPlain || (models::fills_in(input) && start.strength < 1.0);
+    const bool is_beside =
+        input != models::ShownInput::kPlain && input != models::ShownInput::kSubjects;
+    if (is_beside) {
+      start.beside =
+          inference::shown_beside(pictures.pixels, pictures.masks, model, autoencoder, device);
+    }
+    const bool begins = !is_beside || (models::fills_in(input) && start.strength < 1.0);
     if (begins) {
       start.data = inference::as_drawn(pictures.pixels, autoencoder, device);
     }
-    if (input == models::ShownInput::kPlain && pictures.masks.defined()) {
+    if (!is_beside && pictures.masks.defined()) {
       start.mask = inference::mask_of_drawn(pictures.masks, model);
     }
   }
@@ -175,6 +191,9 @@ std::string words_of_start(const SampleArguments& arguments) {
   words += named(arguments.latents);
   if (!words.empty()) {
     words += " strength " + std::to_string(strength_of(arguments));
+  }
+  for (const std::string& path : arguments.references) {
+    words += " reference " + named(path);
   }
   for (const std::string& path : arguments.control) {
     words += " control " + named(path);

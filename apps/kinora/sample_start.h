@@ -24,6 +24,7 @@ namespace kinora::apps {
 struct StartPictures {
   at::Tensor pixels;
   at::Tensor masks;
+  at::Tensor references;
   at::Tensor controls;
   std::vector<io::Image> image_prompts;
   std::vector<io::Image> ends;

@@ -1,6 +1,9 @@
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "kinora/core/error.h"
+#include "kinora/inference/draw_start.h"
 #include "kinora/inference/drawing.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/kinora.h"
@@ -19,6 +22,14 @@ at::Tensor draw_tensor(Model& model, const DrawOptions& options) {
                                .seed = options.seed,
                                .guidance = options.guidance}},
                              {.batch = options.batch, .steps = options.steps});
+  if (!options.references.empty()) {
+    const models::ModelConfig& shown = drawing.recipe().model;
+    const auto space =
+        model.decoder() == nullptr ? std::nullopt : std::optional(model.decoder()->space());
+    drawing.set_start({.beside = inference::shown_subjects(
+                           inference::read_subjects(options.references, shown, space), shown,
+                           model.decoder(), trained.device)});
+  }
   const at::Tensor samples = drawing.draw();
   return model.decoder() == nullptr
              ? samples

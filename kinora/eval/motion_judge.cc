@@ -101,10 +101,12 @@ std::vector<Picture> frames_of(const at::Tensor& clip) {
 struct KindOfShape {
   Shape shape = Shape::kCircle;
   Colour colour = Colour::kRed;
+
+  bool operator==(const KindOfShape&) const = default;
 };
 
-// What kMinAgreement of the frames show.
-std::optional<KindOfShape> kind_in_frames(const at::Tensor& clip) {
+// What a share of the frames shows, kMinAgreement of them unless it is said.
+std::optional<KindOfShape> kind_in_frames(const at::Tensor& clip, float agreement = kMinAgreement) {
   std::array<int64_t, data::kNumShapeClasses> times{};
   for (int64_t t = 0; t < clip.size(1); ++t) {
     if (const std::optional<ShapeVerdict> shown = judge_shape(clip.select(1, t))) {
@@ -112,7 +114,7 @@ std::optional<KindOfShape> kind_in_frames(const at::Tensor& clip) {
     }
   }
   const auto most = std::max_element(times.begin(), times.end());
-  if (static_cast<float>(*most) < kMinAgreement * static_cast<float>(clip.size(1))) {
+  if (static_cast<float>(*most) < agreement * static_cast<float>(clip.size(1))) {
     return std::nullopt;
   }
   const int64_t label = most - times.begin();
@@ -210,6 +212,9 @@ MovingScore judge_asked_clips(const at::Tensor& clips, std::span<const MovingCon
     score.num_motion += motion && motion->motion == asked[i].motion ? 1 : 0;
     score.num_shape += kind && kind->shape == asked[i].shape ? 1 : 0;
     score.num_colour += kind && kind->colour == asked[i].colour ? 1 : 0;
+    const KindOfShape own{asked[i].shape, asked[i].colour};
+    score.num_identity += kind == own ? 1 : 0;
+    score.num_identity_in_each_frame += kind_in_frames(clip, 1.0F) == own ? 1 : 0;
     if (!motion || !kind) {
       continue;
     }

@@ -45,6 +45,8 @@ struct MovingScore {
   int64_t num_shape = 0;
   int64_t num_colour = 0;
   int64_t num_motion = 0;
+  int64_t num_identity = 0;                ///< shape and colour together
+  int64_t num_identity_in_each_frame = 0;  ///< as judge_shape sees every single frame
   /// Right ones, a share, if each clip is judged by every other asked content.
   double chance = 0.0;
 };

@@ -63,6 +63,9 @@ data::MovingContent moving_content_of(const inference::Asked& asked) {
 SampleJudge::SampleJudge(const data::DataConfig& data, const models::ModelConfig& model) {
   KINORA_CHECK(model.in_channels == 3, kConfig, "[judge] needs pixels, and samples of ",
                model.in_channels, " channels are latents");
+  KINORA_CHECK(data.references == 0, kConfig,
+               "[judge] captions do not say what clips with references should show. Hint: kinora "
+               "eval RUN --scenes N");
   const bool is_clip = model.is_video() && model.frames > 1;
   data_ = data::open_source(data);
   if (data.source == data::SourceKind::kShapes && !is_clip) {

@@ -92,6 +92,17 @@ at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch) {
   return at::empty({1}).expand(sizes);
 }
 
+std::vector<int64_t> sizes_beside(const models::ModelShape& model, at::IntArrayRef samples) {
+  std::vector<int64_t> sizes = samples.vec();
+  sizes[1] = model.channels_beside;
+  if (model.references > 0) {
+    sizes.resize(3, 0);
+    sizes[2] = model.references;
+    sizes.insert(sizes.end(), samples.end() - 2, samples.end());
+  }
+  return sizes;
+}
+
 data::Batch unseen_batch(const models::ModelConfig& model, const at::Tensor& samples) {
   const int64_t size = samples.size(0);
   data::Batch batch{.images = samples};
@@ -105,9 +116,7 @@ data::Batch unseen_batch(const models::ModelConfig& model, const at::Tensor& sam
         at::kByte);
   }
   if (its.channels_beside > 0) {
-    std::vector<int64_t> sizes = samples.sizes().vec();
-    sizes[1] = its.channels_beside;
-    batch.beside = at::empty(sizes, at::kFloat);
+    batch.beside = at::empty(sizes_beside(its, samples.sizes()), at::kFloat);
   }
   if (its.image_states > 0) {
     batch.image_prompt = at::empty({size, its.image_states, its.image_channels}, at::kFloat);
@@ -227,7 +236,9 @@ void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& droppe
 
 void drop_pictures(diffusion::Conditions& conditions, const at::Tensor& draws, double rate) {
   const at::Tensor dropped = (draws >= 0.5 * rate).logical_and(draws < 1.5 * rate);
-  conditions.beside = at::where(dropped.view({-1, 1, 1, 1}), 0.0, conditions.beside);
+  std::vector<int64_t> places(static_cast<size_t>(conditions.beside.dim()), 1);
+  places[0] = -1;
+  conditions.beside = at::where(dropped.view(places), 0.0, conditions.beside);
 }
 
 void take_null_score(const diffusion::Conditions& conditions, diffusion::Conditions& null) {

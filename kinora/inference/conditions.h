@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "kinora/data/batch.h"
 #include "kinora/data/source.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/objective.h"
+#include "kinora/models/families.h"
 #include "kinora/models/model_config.h"
 
 /// What a model is told of samples, in training as in drawing.
@@ -27,6 +29,11 @@ struct ClipSize {
 
 /// Samples of the model's size that nobody looks at: for batches of conditions alone.
 [[nodiscard]] at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch);
+
+/// What Conditions::beside must be of for samples of these sizes, [B, C, (T,) H, W], of a model
+/// that is shown something beside them.
+[[nodiscard]] std::vector<int64_t> sizes_beside(const models::ModelShape& model,
+                                                at::IntArrayRef samples);
 
 /// A batch of `samples` with all that the model takes of such, in texts of full length: for what
 /// looks at shapes alone.
@@ -53,9 +60,10 @@ void check_texts(const data::TextShape& texts, const models::ModelConfig& model)
 void drop_conditions(diffusion::Conditions& conditions, const at::Tensor& dropped,
                      int64_t null_class);
 
-/// Of U-Nets that change a picture, whose captions are dropped where `draws`, fp32 [B] in [0, 1),
-/// is below `rate`: the picture becomes zeros for half of these, and for as many samples that keep
-/// their caption (Brooks et al. 2023, "InstructPix2Pix", section 3.2.1). rate: up to 2 / 3.
+/// Of U-Nets that change a picture, and of models that are shown pictures of subjects, whose
+/// captions are dropped where `draws`, fp32 [B] in [0, 1), is below `rate`: the pictures become
+/// zeros for half of these, and for as many samples that keep their caption (Brooks et al. 2023,
+/// "InstructPix2Pix", section 3.2.1). rate: up to 2 / 3.
 void drop_pictures(diffusion::Conditions& conditions, const at::Tensor& draws, double rate);
 
 /// Those of the unconditional prediction: what drop_conditions() makes of all of them.

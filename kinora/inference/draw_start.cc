@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/upsample_nearest2d.h>
@@ -66,11 +68,11 @@ FrameReading reading_of(const models::ModelConfig& model,
           .width = model.width * unit};
 }
 
-void check_pixels(const models::ModelConfig& model,
-                  const std::optional<models::LatentSpace>& space) {
-  KINORA_CHECK(space || model.in_channels == models::kPixelChannels, kConfig,
-               "[sample] --init wants an autoencoder for this model, which draws latents of ",
-               model.in_channels, " channels. Hint: --autoencoder PATH, or --latents FILE");
+void check_pixels(const models::ModelConfig& model, const std::optional<models::LatentSpace>& space,
+                  const char* option) {
+  KINORA_CHECK(space || model.in_channels == models::kPixelChannels, kConfig, "[sample] ", option,
+               " wants an autoencoder for this model, which draws latents of ", model.in_channels,
+               " channels. Hint: --autoencoder PATH, or --latents FILE");
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ at::Tensor read_samples(const std::filesystem::path& path, const std::string& na
 
 at::Tensor read_initial(const std::vector<std::string>& paths, const models::ModelConfig& model,
                         const std::optional<models::LatentSpace>& space) {
-  check_pixels(model, space);
+  check_pixels(model, space, "--init");
   const FrameReading reading = reading_of(model, space);
   std::vector<at::Tensor> rows;
   for (const std::string& path : paths) {
@@ -111,7 +113,7 @@ at::Tensor read_initial(const std::vector<std::string>& paths, const models::Mod
 
 at::Tensor read_references(const std::vector<std::string>& paths, const models::ModelConfig& model,
                            const std::optional<models::LatentSpace>& space, bool keeps_size) {
-  check_pixels(model, space);
+  check_pixels(model, space, "--init");
   const int64_t unit = (space ? space->compression : 1) * models::shape_of(model).patch;
   std::vector<at::Tensor> rows;
   for (const std::string& path : paths) {
@@ -137,6 +139,23 @@ at::Tensor read_references(const std::vector<std::string>& paths, const models::
     rows.push_back(row);
   }
   return at::stack(rows);
+}
+
+at::Tensor read_subjects(const std::vector<std::string>& paths, const models::ModelConfig& model,
+                         const std::optional<models::LatentSpace>& space) {
+  const int64_t most = models::shape_of(model).references;
+  KINORA_CHECK(
+      std::ssize(paths) <= most, kConfig, "[sample] this model is shown up to ", most,
+      " references (model.references), got ", paths.size(),
+      most == 0 ? ". Hint: --image gives frames of clips and pictures that are changed" : "");
+  check_pixels(model, space, "--reference");
+  const FrameReading reading = reading_of(model, space);
+  std::vector<at::Tensor> planes;
+  for (const std::string& path : paths) {
+    const io::Image picture = io::center_crop(read_picture(path), reading.height, reading.width);
+    planes.push_back(data::to_float(pixels_of(picture).permute({2, 0, 1}), at::kCPU));
+  }
+  return at::stack(planes, 1).unsqueeze(0);
 }
 
 at::Tensor read_masks(const std::vector<std::string>& paths,
@@ -190,6 +209,21 @@ at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
   }
   const at::Tensor shown = shown_beside(pixels, masks, input, latents ? &*latents : nullptr);
   return shown.defined() ? shown.to(at::kCPU) : shown;
+}
+
+at::Tensor shown_subjects(const at::Tensor& pixels, const models::ModelConfig& model,
+                          models::Autoencoder* encoder, at::Device device) {
+  const int64_t count = pixels.size(2);
+  std::optional<pipelines::LatentEncoder> latents;
+  if (encoder != nullptr) {
+    latents.emplace(*encoder, device, /*micro_batch=*/1);
+  }
+  const at::NoGradGuard no_grad;
+  return shown_references(at::constant_pad_nd(
+                              pixels, {0, 0, 0, 0, 0, models::shape_of(model).references - count}),
+                          at::full({pixels.size(0)}, count, at::kLong),
+                          latents ? &*latents : nullptr)
+      .cpu();
 }
 
 at::Tensor read_controls(const std::vector<std::string>& paths, const models::ModelConfig& model) {

@@ -24,7 +24,8 @@ struct DrawStart {
   double strength = 1.0;
   /// Which part of the data is drawn (diffusion::SampleStart::mask): float32 [N, 1, H, W].
   at::Tensor mask = {};
-  /// What is shown beside it (diffusion::Conditions::beside): float32 [N, C, (T,) H, W].
+  /// What is shown beside it (diffusion::Conditions::beside): float32 [N, C, (T,) H, W], of K
+  /// pictures of subjects [N, C, K, h, w].
   at::Tensor beside = {};
   /// What ControlNets are shown (diffusion::Conditions::control): uint8 [N, 3 K, h, w] in pixels.
   at::Tensor control = {};
@@ -55,6 +56,13 @@ struct DrawStart {
                                          const std::optional<models::LatentSpace>& space,
                                          bool keeps_size);
 
+/// Pictures of subjects for a model with model.references, cropped to the size of what it draws:
+/// float32 [1, 3, files, H, W] in [-1, 1] on the CPU. kConfig for more than it is shown, and as
+/// read_initial(); kIo.
+[[nodiscard]] at::Tensor read_subjects(const std::vector<std::string>& paths,
+                                       const models::ModelConfig& model,
+                                       const std::optional<models::LatentSpace>& space);
+
 /// Masks of `pictures`, one for all or one for each, cropped as these: float32 [N, 1, H, W] in
 /// pixels, 1 where they are white or a light grey and a picture is drawn. kIo; kConfig, naming both
 /// files and both sizes, for a mask of another size than its picture, and for one of colours.
@@ -73,6 +81,11 @@ struct DrawStart {
 [[nodiscard]] at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks,
                                       const models::ModelConfig& model,
                                       models::Autoencoder* encoder, at::Device device);
+
+/// What a model is shown of such pictures, on the CPU: with zeros for those that it could be shown
+/// besides. encoder: as as_drawn's.
+[[nodiscard]] at::Tensor shown_subjects(const at::Tensor& pixels, const models::ModelConfig& model,
+                                        models::Autoencoder* encoder, at::Device device);
 
 /// Pictures for the ControlNets of `model`, as many as it has for each of N samples, one behind the
 /// other: uint8 [N, 3 K, h, w]. kIo; kConfig, naming file and sizes, for one of another size than

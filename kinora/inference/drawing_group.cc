@@ -3,10 +3,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -165,13 +167,15 @@ DrawingGroup::DrawingGroup(TrainedModel& trained, const SampleSize& size,
   pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   sampling.steps = options.steps > 0 ? options.steps : sampling.steps;
   set_size(size, options.fps, recipe_);
-  const bool edits = models::shape_of(recipe_.model).input == models::ShownInput::kEdit;
-  const bool shows = models::shows_frames(models::shape_of(recipe_.model).input);
+  const models::ShownInput input = models::shape_of(recipe_.model).input;
+  const bool edits = input == models::ShownInput::kEdit || input == models::ShownInput::kSubjects;
+  const bool shows = models::shows_frames(input);
   const bool guides = (recipe_.model.is_video() && !shows) || edits;
-  KINORA_CHECK(guides || sampling.given_guidance == 1.0, kConfig,
-               "[sample] sample.given_guidance is for models that change a given picture or embed "
-               "given frames as they are, got ",
-               sampling.given_guidance, " for ", models::name_of(recipe_.model));
+  KINORA_CHECK(
+      guides || sampling.given_guidance == 1.0, kConfig,
+      "[sample] sample.given_guidance is for models that change a given picture, are shown "
+      "references or embed given frames as they are, got ",
+      sampling.given_guidance, " for ", models::name_of(recipe_.model));
   if (recipe_.model.is_video()) {
     clips_ = clip_options(recipe_, options, trained.device);
   }
@@ -203,13 +207,16 @@ void DrawingGroup::set_start(const DrawStart& start) {
                  shape, ", got ", rows.sizes());
   }
   // As tokens behind those of samples it has a size of its own.
-  const bool any_size = models::shape_of(recipe_.model).input == models::ShownInput::kReference;
-  for (const auto& [rows, channels] :
-       {std::pair{start.mask, int64_t{1}}, std::pair{start.beside, channels_beside()}}) {
+  const models::ModelShape model = models::shape_of(recipe_.model);
+  const bool any_size = models::shows_tokens(model.input);
+  const int64_t own_dims = std::ssize(shape) + 1;
+  for (const auto& [rows, dims, channels] :
+       {std::tuple{start.mask, own_dims, int64_t{1}},
+        std::tuple{start.beside, model.references > 0 ? 5 : own_dims, channels_beside()}}) {
     KINORA_CHECK(
-        !rows.defined() || (rows.dim() == std::ssize(shape) + 1 && rows.size(0) > 0 &&
-                            channels > 0 && rows.size(1) == channels &&
-                            (any_size || rows.sizes().slice(2) == at::IntArrayRef(shape).slice(1))),
+        !rows.defined() ||
+            (rows.dim() == dims && rows.size(0) > 0 && channels > 0 && rows.size(1) == channels &&
+             (any_size || rows.sizes().slice(2) == at::IntArrayRef(shape).slice(1))),
         kShape, "[sample] masks and what lies beside samples of ", shape,
         " must have shape [N, 1, ...] and [N, ", channels_beside(), ", ...], got ", rows.sizes());
   }
@@ -312,7 +319,8 @@ pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t siz
   }
   pipelines::DrawConditions all = pieces.size() == 1 ? pieces.front() : joined(pieces);
   const models::ModelShape shape = models::shape_of(recipe_.model);
-  KINORA_CHECK(beside_.defined() || channels_beside() == 0, kConfig,
+  const bool may_lack = shape.references > 0;
+  KINORA_CHECK(beside_.defined() || channels_beside() == 0 || may_lack, kConfig,
                models::shows_frames(shape.input)
                    ? "[sample] this model goes on from a first frame. Hint: --image FILE"
                    : "[sample] this model changes a given picture. Hint: --image FILE");
@@ -324,6 +332,12 @@ pipelines::DrawConditions DrawingGroup::conditions_of(int64_t first, int64_t siz
                      "Hint: --image FILE"
                    : "[sample] this model's IP-Adapter wants a picture. Hint: --ip-image FILE");
   all.conditions.beside = rows_of(beside_, first, size);
+  if (may_lack && !beside_.defined()) {
+    std::vector<int64_t> samples = drawn_shape();
+    samples.insert(samples.begin(), size);
+    all.conditions.beside =
+        at::zeros(sizes_beside(shape, samples), at::device(trained_.device).dtype(at::kFloat));
+  }
   all.conditions.control = rows_of(control_, first, size);
   if (image_prompts_.given.defined()) {
     all.conditions.image_prompt = rows_of(image_prompts_.given, first, size);
@@ -376,7 +390,7 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   const pipelines::SamplingConfig& sampling = recipe_.sample.sampling;
   const pipelines::SampleRange own = pipelines::own_samples(count(), mesh);
   const int64_t at_once = sampling.batch_invariant ? 1 : std::min(own.count, options_.batch);
-  const bool by_given = (goes_on() || beside_.defined()) && sampling.given_guidance > 1.0;
+  const bool by_given = (goes_on() || channels_beside() > 0) && sampling.given_guidance > 1.0;
   const int64_t copies = by_given ? 3 : is_guided() ? 2 : 1;
   const std::unique_ptr<diffusion::Denoiser> denoiser =
       share(trained_, model, mesh, options_.ranks.scheme,

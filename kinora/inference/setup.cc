@@ -96,7 +96,7 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
   if (family.has_text_stream) {
     facts.text_tokens = model.text_tokens;
     facts.reads_padding = models::pads_captions(model);
-    facts.has_pictures = shape.input == models::ShownInput::kReference;
+    facts.has_pictures = models::shows_tokens(shape.input);
   }
   KINORA_CHECK(!facts.spans.empty(), kConfig, "[sequence] ", models::name_of(model),
                " cannot divide the tokens of a sample among ranks. Hint: parallel.sequence=1");

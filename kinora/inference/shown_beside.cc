@@ -1,9 +1,11 @@
 #include "kinora/inference/shown_beside.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/pixel_unshuffle.h>
 #include <ATen/ops/upsample_nearest2d.h>
+#include <ATen/ops/where.h>
 
 #include "kinora/core/error.h"
 #include "kinora/data/normalise.h"
@@ -44,11 +46,25 @@ at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, model
       const at::Tensor given = drawn(pixels);
       return encoder == nullptr ? given : models::from_model_space(encoder->space(), given);
     }
-    case models::ShownInput::kFrames:
+    case models::ShownInput::kSubjects:  // shown_references()
+    case models::ShownInput::kFrames:    // shown_frames.h
     case models::ShownInput::kFirstFrame:
-      break;  // shown_frames.h
+      break;
   }
   KINORA_UNREACHABLE("[sample] unknown input");
+}
+
+at::Tensor shown_references(const at::Tensor& pixels, const at::Tensor& counts,
+                            const pipelines::LatentEncoder* encoder) {
+  const int64_t most = pixels.size(2);
+  at::Tensor shown = pixels;
+  if (encoder != nullptr) {
+    const at::Tensor latents = encoder->encode(pixels.transpose(1, 2).flatten(0, 1)).mean;
+    shown = latents.unflatten(0, {pixels.size(0), most}).transpose(1, 2);
+  }
+  const at::Tensor is_there = at::arange(most, shown.device()) <
+                              counts.to(shown.device(), /*non_blocking=*/true).unsqueeze(1);
+  return at::where(is_there.view({-1, 1, most, 1, 1}), shown, 0.0);
 }
 
 at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
@@ -65,6 +81,9 @@ at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
     case models::ShownInput::kEdit:
     case models::ShownInput::kReference:
       return shown_beside(data::to_float(batch.before, device), {}, input, encoder);
+    case models::ShownInput::kSubjects:
+      return shown_references(data::to_float(batch.references, device), batch.num_references,
+                              encoder);
     case models::ShownInput::kFrames:
     case models::ShownInput::kFirstFrame:
       break;  // shown_frames.h

@@ -19,6 +19,12 @@ namespace kinora::inference {
                                       models::ShownInput input,
                                       const pipelines::LatentEncoder* encoder);
 
+/// Of models that are shown up to N pictures of subjects as tokens: each picture by itself, zeros
+/// behind the first counts[b] of a sample. pixels: float32 [B, 3, N, H, W] in [-1, 1], counts:
+/// int64 [B]. Returns float32 [B, C, N, h, w]. encoder: as above.
+[[nodiscard]] at::Tensor shown_references(const at::Tensor& pixels, const at::Tensor& counts,
+                                          const pipelines::LatentEncoder* encoder);
+
 /// The same of a batch of pictures, on `device`: its mask counts from half of white on.
 [[nodiscard]] at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
                                       const pipelines::LatentEncoder* encoder, at::Device device);

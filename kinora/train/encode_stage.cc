@@ -67,6 +67,8 @@ void EncodeStage::encode_shown(data::Batch& batch, int64_t step) const {
     batch.mask.reset();  // which weighs no loss
   }
   batch.before.reset();
+  batch.references.reset();
+  batch.num_references.reset();
 }
 
 at::Tensor EncodeStage::encode_given(const data::Batch& batch, const at::Tensor& pixels,

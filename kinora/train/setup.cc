@@ -70,6 +70,9 @@ void check_pictures(const data::DataConfig& data, const models::ModelConfig& mod
                data.before ? "true" : "false", ", but the input of the model is ",
                to_string(shape.input), ". Hint: ", section,
                ".before=true is for a model that changes pictures, edit or reference");
+  KINORA_CHECK(data.references == shape.references, kConfig, "[train] ", section, ".references is ",
+               data.references, ", but model.references is ", shape.references,
+               ". Hint: give both the same");
   KINORA_CHECK(shape.controls <= 1, kConfig,
                "[train] one ControlNet is trained at a time, but the model has ", shape.controls);
   KINORA_CHECK(data.control == (shape.controls == 1), kConfig, "[train] ", section, ".control is ",
@@ -145,11 +148,13 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
   check_model_takes(data, model, section);
   check_pictures(data, model, section);
   constexpr double kMostDropped = 2.0 / 3.0;
-  KINORA_CHECK(models::shape_of(model).input != models::ShownInput::kEdit ||
+  const models::ShownInput input = models::shape_of(model).input;
+  KINORA_CHECK((input != models::ShownInput::kEdit && input != models::ShownInput::kSubjects) ||
                    config.train.label_dropout <= kMostDropped,
                kConfig,
-               "[train] train.label_dropout must be at most 2/3 for a U-Net that changes pictures, "
-               "which are dropped at as many samples, half of them others, got ",
+               "[train] train.label_dropout must be at most 2/3 for a model that changes pictures "
+               "or is shown references, which are dropped at as many samples, half of them others, "
+               "got ",
                config.train.label_dropout);
   if (models::shows_frames(models::shape_of(model).input)) {
     check_frames(config, source, frames, section);

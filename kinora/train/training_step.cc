@@ -66,7 +66,8 @@ TrainingStep::MicroLoss TrainingStep::micro_loss(const MicroBatch& batch,
       conditions.null_pooled = draws.select(1, 1) < settings_.pooled_dropout;
     }
     inference::drop_conditions(conditions, draw < settings_.label_dropout, model.num_classes);
-    if (models::shape_of(model).input == models::ShownInput::kEdit) {
+    if (const models::ShownInput input = models::shape_of(model).input;
+        input == models::ShownInput::kEdit || input == models::ShownInput::kSubjects) {
       inference::drop_pictures(conditions, draw, settings_.label_dropout);
     }
   }

@@ -255,6 +255,89 @@ TEST_F(ShownFluxTest, WhatIsMissingOrDoesNotFitIsNamed) {
       AllOf(HasSubstr("small.png must have the size of"), HasSubstr("64 x 64, got 64 x 32")));
 }
 
+/// Flux that is shown pictures of what is to be seen, up to two of them.
+class ReferredFluxTest : public FluxTest {
+ protected:
+  ReferredFluxTest() {
+    for (int i = 0; i < 8; ++i) {
+      const std::string name = "photos/" + std::to_string(i) + ".reference";
+      write_picture(folder() / (name + ".png"), i + 20, 40, 64 + 5 * i);
+      if (i % 2 == 0) {
+        write_picture(folder() / (name + "2.png"), i + 30, 64, 64);
+      }
+    }
+  }
+  [[nodiscard]] Arguments referring(const Arguments& more = {}) const {
+    return online(joined({"model.references=2", "data.references=2"}, more));
+  }
+};
+
+TEST_F(ReferredFluxTest, LearnsAndDrawsWithReferences) {
+  const Arguments whole = referring(
+      {"data.validation=2", "validation.every=2", "validation.bands=2", "sample.every=4"});
+  train_well(run_dir("whole"), whole);
+  EXPECT_TRUE(fs::exists(run_dir("whole") / "samples/step-4.png"));
+  train_well(run_dir("parts"), joined(whole, {"train.steps=2"}));
+  train_well(run_dir("parts"), joined(whole, {"--resume", "auto"}));
+  expect_same_state(run_dir("whole") / "checkpoints/step-4",
+                    run_dir("parts") / "checkpoints/step-4");
+  expect_same_log(run_dir("whole"), run_dir("parts"), 4);
+
+  const auto with = [&](const std::string& name, const Arguments& more) {
+    return drawn(joined({"--run", run_dir("whole").string()}, more), name).pixels;
+  };
+  const Arguments one = {"--reference", path("photos/2.reference.png")};
+  const Arguments two = joined(one, {"--reference", path("photos/2.reference2.png")});
+  const auto by_none = with("none", {});
+  const auto by_one = with("one", one);
+  const auto by_two = with("two", two);
+  EXPECT_NE(by_one, by_none);
+  EXPECT_NE(by_two, by_one);
+  EXPECT_NE(with("guided", joined(two, {"--image-guidance", "2"})), by_two);
+  EXPECT_NE(with("begun", joined(two, {"--init", path("photos/1.png"), "--strength", "0.7"})),
+            by_two);
+  EXPECT_EQ(run_kinora({"sample", "--like", path("two/image-00000.png"), "--out", path("again")},
+                       folder())
+                .exit_code,
+            0);
+  EXPECT_EQ(read_image(folder() / "again/image-00000.png").pixels, by_two);
+}
+
+TEST_F(ReferredFluxTest, WhatDoesNotFitIsNamed) {
+  const auto training = [&](const Arguments& arguments) {
+    return train(run_dir("bad"), arguments).err;
+  };
+  EXPECT_THAT(training(referring({"data.references=1"})),
+              HasSubstr("data.references is 1, but model.references is 2"));
+  EXPECT_THAT(training(referring({"model.input=reference"})),
+              HasSubstr("model.references are shown where nothing else is"));
+  EXPECT_THAT(training(referring({"data.source=latents"})),
+              HasSubstr("data.references must be 0 but for data.source captions, manifest and"));
+  EXPECT_THAT(run_kinora(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out",
+                                 path("cache")},
+                                referring()),
+                         folder())
+                  .err,
+              HasSubstr("a cache of latents holds no references"));
+  write_text(folder() / "photos/3.reference.png", "no picture");
+  EXPECT_THAT(training(referring({"data.max_bad=0"})), HasSubstr("3.reference.png"));
+
+  const auto drawing = [&](const Arguments& more) {
+    return run_kinora(
+               joined({"sample", "--prompt", "a", "--device", "cpu", "--out", path("none")}, more),
+               folder())
+        .err;
+  };
+  train_well(run_dir("one"), referring({"train.steps=1"}));
+  const Arguments run = {"--run", run_dir("one").string()};
+  const std::string good = path("photos/2.reference.png");
+  EXPECT_THAT(drawing(joined(run, {"--reference", good, "--reference", good, "--reference", good})),
+              HasSubstr("is shown up to 2 references (model.references), got 3"));
+  EXPECT_THAT(drawing(joined(run, {"--reference", path("photos/3.reference.png")})),
+              HasSubstr("3.reference.png"));
+  EXPECT_THAT(drawing(pipeline({"--reference", good})), HasSubstr("up to 0 references"));
+}
+
 // Whole weights, through the folder of diffusers' transformer and back.
 TEST_F(FluxTest, ConvertsToDiffusersAndBack) {
   (void)run_well(

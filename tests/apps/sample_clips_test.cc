@@ -407,6 +407,21 @@ TEST_F(SampleClipsTest, EvalAsksForClipsThatTrainingNeverShowed) {
   }
 }
 
+TEST_F(SampleClipsTest, EvalShowsReferencesThatTrainingNeverShowed) {
+  train_clips("open_sora2",
+              {"model.given_embedders=true", "model.references=2", "data.references=2"});
+  const Outcome outcome = run_kinora(
+      {"eval", run_dir("run").string(), "--scenes", "4", "--device", "cpu", "--json"}, folder());
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const auto report = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(report.at("of"), 4);
+  for (const char* key : {"identity_right", "identity_right_in_each_frame", "motion_right"}) {
+    EXPECT_TRUE(report.contains(key)) << key;
+  }
+  EXPECT_THAT(sample("judged", {"--captions", "it is moving up", "--judge"}).err,
+              HasSubstr("Hint: kinora eval RUN --scenes N"));
+}
+
 TEST_F(SampleClipsTest, BadRequestsAreRefused) {
   train_clips("stdit");
   io::write_frames(folder() / "frames", generated_clip());

@@ -40,6 +40,7 @@ for name in ("opensora2-256px", "opensora2-i2v"):
                           *SMALL_CLIPS]
 
 
+SMALL_MODELS["clips-mmdit-reference"] = ["model.depth=1", "model.parallel_depth=1", "model.hidden=96", "model.heads=4"]
 SMALL_MODELS["hunyuan-video-lora"] = ["model.depth=1", "model.parallel_depth=1", "model.refiner_depth=1",
                                      "model.hidden=192", "model.heads=6", "model.rotary_axes=[4, 14, 14]", *SMALL_CLIPS]
 SMALL_MODELS["cogvideox-lora"] = ["model.heads=4", "model.time_channels=64", *SMALL_TRANSFORMER, *SMALL_CLIPS]

@@ -20,6 +20,7 @@
 #include "kinora/data/loader.h"
 #include "kinora/data/normalise.h"
 #include "kinora/data/strips.h"
+#include "kinora/eval/shape_judge.h"
 #include "tests/places.h"
 
 namespace kinora::eval {
@@ -146,11 +147,12 @@ struct Asked {
   std::vector<data::MovingContent> contents;
 };
 
-Asked held_out(int64_t count, int64_t frames, int64_t side) {
+template <typename SceneOf>
+Asked held_out(int64_t count, int64_t frames, int64_t side, const SceneOf& scene_of) {
   Asked asked{at::empty({count, 3, frames, side, side}, at::kByte), {}};
   io::Image image;
   for (int64_t i = 0; i < count; ++i) {
-    const data::MovingScene scene = data::held_out_clip(i);
+    const data::MovingScene scene = scene_of(i);
     for (int64_t t = 0; t < frames; ++t) {
       const float time = static_cast<float>(t) / static_cast<float>(frames - 1);
       data::render(data::scene_at(scene, time), side, side, image);
@@ -163,10 +165,37 @@ Asked held_out(int64_t count, int64_t frames, int64_t side) {
   return asked;
 }
 
+// What is shown by references is judged as exactly, in each frame.
+TEST(MotionJudgeTest, IdentityIsThatOfTheReference) {
+  Asked asked =
+      held_out(32, 8, 32, [](int64_t i) { return data::held_out_referenced_clip(i, 2).scene; });
+  for (int64_t i = 0; i < 32; ++i) {
+    for (const data::ShapeScene& scene : data::held_out_referenced_clip(i, 2).references) {
+      io::Image image;
+      data::render(scene, 32, 32, image);
+      const auto verdict = judge_shape(
+          at::from_blob(image.pixels.data(), {32, 32, 3}, at::kByte).permute({2, 0, 1}));
+      ASSERT_TRUE(verdict.has_value());
+      EXPECT_EQ(verdict->shape, asked.contents[static_cast<size_t>(i)].shape);
+      EXPECT_EQ(verdict->colour, asked.contents[static_cast<size_t>(i)].colour);
+    }
+  }
+  MovingScore score = judge_asked_clips(asked.clips, asked.contents);
+  EXPECT_EQ(score.num_right, 32);
+  EXPECT_EQ(score.num_identity, 32);
+  EXPECT_EQ(score.num_identity_in_each_frame, 32);
+  // Another shape in one frame of eight, and in all of them.
+  asked.clips[0].select(1, 3).copy_(asked.clips[4].select(1, 3));
+  asked.clips[1].copy_(asked.clips[5]);
+  score = judge_asked_clips(asked.clips, asked.contents);
+  EXPECT_EQ(score.num_identity, 31);
+  EXPECT_EQ(score.num_identity_in_each_frame, 30);
+}
+
 TEST(MotionJudgeTest, HeldOutClipsAreRightByTheirCaptionsAlone) {
   // Of 16 x 16 pixels some are too coarse to be sure.
   for (const auto& [frames, side, least] : {std::array<int64_t, 3>{8, 16, 148}, {16, 32, 160}}) {
-    const Asked asked = held_out(160, frames, side);
+    const Asked asked = held_out(160, frames, side, data::held_out_clip);
     const MovingScore score = judge_asked_clips(asked.clips, asked.contents);
     EXPECT_EQ(score.num_clips, 160);
     EXPECT_GE(score.num_right, least) << side;
@@ -198,7 +227,7 @@ TEST(MotionJudgeTest, HeldOutClipsAreRightByTheirCaptionsAlone) {
 }
 
 TEST(MotionJudgeTest, ClipsThatStandStillHaveTheirShapeRight) {
-  const Asked asked = held_out(16, 8, 32);
+  const Asked asked = held_out(16, 8, 32, data::held_out_clip);
   const at::Tensor still = asked.clips.narrow(2, 4, 1).expand_as(asked.clips).contiguous();
   const MovingScore score = judge_asked_clips(still, asked.contents);
   EXPECT_EQ(score.num_right, 0);
@@ -317,7 +346,9 @@ TEST(MotionJudgeTest, RefusesWrongShapes) {
   EXPECT_THROW((void)judge_motion(batch.images[0].narrow(0, 0, 2)), Error);
   EXPECT_THROW((void)judge_moving_shapes(batch.images, batch.labels.narrow(0, 0, 1)), Error);
   EXPECT_THROW((void)judge_motions(batch.images, batch.labels.add(2), kStripMotions), Error);
-  EXPECT_THROW((void)judge_asked_clips(batch.images, held_out(3, 3, 16).contents), Error);
+  EXPECT_THROW(
+      (void)judge_asked_clips(batch.images, held_out(3, 3, 16, data::held_out_clip).contents),
+      Error);
 }
 
 }  // namespace motion_judge_test

@@ -4,6 +4,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -74,6 +76,26 @@ TEST(ShownBesideTest, APictureToChangeIsShownAsTheAutoencoderHasIt) {
   EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kReference, &encoder, at::kCPU), scaled));
   EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kEdit, nullptr, at::kCPU), before));
   EXPECT_FALSE(shown_beside(batch, ShownInput::kPlain, &encoder, at::kCPU).defined());
+}
+
+TEST(ShownBesideTest, ReferencesAreShownOneByOneAndZerosBehindThem) {
+  PatchAutoencoder autoencoder;
+  const pipelines::LatentEncoder encoder(autoencoder, at::kCPU, 2);
+  data::Batch batch = pictures();
+  const at::Tensor both = at::stack({batch.images, batch.before}, 2);  // [2, 3, 2, 8, 12]
+  batch.references = both;
+  batch.num_references = at::tensor({2, 1}, at::kLong);
+  const auto latents = [&](const at::Tensor& pixels) {
+    return autoencoder.encode(data::to_float(pixels, at::kCPU)).mean;
+  };
+  const at::Tensor shown = shown_beside(batch, ShownInput::kSubjects, &encoder, at::kCPU);
+  ASSERT_EQ(shown.sizes(), (at::IntArrayRef{2, 3, 2, 2, 3}));
+  EXPECT_TRUE(at::equal(shown.select(2, 0), latents(batch.images)));
+  EXPECT_TRUE(at::equal(shown[0].select(1, 1), latents(batch.before)[0]));
+  EXPECT_TRUE((shown[1].select(1, 1) == 0.0).all().item<bool>());
+  const at::Tensor pixels = shown_beside(batch, ShownInput::kSubjects, nullptr, at::kCPU);
+  EXPECT_TRUE(at::equal(pixels[0], data::to_float(both, at::kCPU)[0]));
+  EXPECT_TRUE((pixels[1].select(1, 1) == 0.0).all().item<bool>());
 }
 
 // As diffusers' train_instruct_pix2pix.py: of a rate of 0.1 each 5 % lose the caption, the picture

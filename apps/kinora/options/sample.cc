@@ -162,6 +162,9 @@ void add_start(CLI::App& command, SampleArguments& arguments) {
   command.add_flag("--keep-image-size", arguments.keep_image_size,
                    "Of Flux Kontext: the picture that is changed is shown in its own size, and not "
                    "in the nearest one of training");
+  command.add_option("--reference", arguments.references,
+                     "Of models with model.references: a picture of what is to be seen, such as a "
+                     "character, for all samples; several by giving it again");
   command.add_option("--controlnet", arguments.controlnets,
                      "A folder of a ControlNetModel of diffusers beside a U-Net; several by giving "
                      "it again; default: those of the pipeline or run");
@@ -225,7 +228,8 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
       ->check(real(0.0, pipelines::kMostGuidance));
   command
       .add_option("--image-guidance", arguments.image_guidance,
-                  "Of models that change a picture (instruct-pix2pix): guidance scale of --init; "
+                  "Of models that change a picture (instruct-pix2pix) or are shown references: "
+                  "guidance scale of --init or --reference; "
                   "another name of --set sample.given_guidance=...")
       ->check(real(1.0, pipelines::kMostGuidance));
   command.add_option("--seed", arguments.request.seed, "Seed of the noise")->check(whole(0));

@@ -38,11 +38,12 @@ struct SampleArguments {
   std::vector<std::string> embeddings;  ///< of pipelines: learned tokens
   inference::PromptWeights prompt_weights = inference::PromptWeights::kOff;
   inference::DrawOptions options;
-  std::string like;               ///< a file that says what it was drawn from
-  std::optional<int64_t> only;    ///< the one sample that is drawn
-  std::vector<std::string> init;  ///< pictures or clips to begin with
-  bool keep_image_size = false;   ///< of pictures that are shown as tokens
-  std::vector<std::string> mask;  ///< which part of them is drawn
+  std::string like;                     ///< a file that says what it was drawn from
+  std::optional<int64_t> only;          ///< the one sample that is drawn
+  std::vector<std::string> init;        ///< pictures or clips to begin with
+  bool keep_image_size = false;         ///< of pictures that are shown as tokens
+  std::vector<std::string> references;  ///< pictures of what is to be seen
+  std::vector<std::string> mask;        ///< which part of them is drawn
   std::optional<double> image_guidance;
   std::vector<std::string> controlnets;  ///< folders
   std::vector<std::string> control;      ///< what they are shown

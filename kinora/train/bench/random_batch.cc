@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kinora/inference/conditions.h"
 #include "kinora/models/families.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/bench/benchmark.h"
@@ -54,10 +55,9 @@ data::Batch random_batch(const models::ModelConfig& model, std::vector<int64_t> 
         at::zeros({size, 3 * its.controls, shape[2] * pixels, shape[3] * pixels}, at::kByte);
   }
   if (its.channels_beside > 0) {
-    std::vector<int64_t> sizes = model.sample_shape();
-    sizes.front() = its.channels_beside;
-    sizes.insert(sizes.begin(), size);
-    batch.beside = at::zeros(sizes, at::kFloat);
+    std::vector<int64_t> samples = model.sample_shape();
+    samples.insert(samples.begin(), size);
+    batch.beside = at::zeros(inference::sizes_beside(its, samples), at::kFloat);
   }
   if (its.image_states > 0) {
     batch.image_prompt = at::zeros({size, its.image_states, its.image_channels}, at::kFloat);
