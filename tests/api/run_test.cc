@@ -149,5 +149,32 @@ TEST(TextRunTest, ClipsOfCaptionsAreStrips) {
   fs::remove_all(folder);
 }
 
+TEST(TextRunTest, ReferencesAreShownToAllSamples) {
+  const fs::path folder = testing::TempDir() + "kinora-api-references";
+  fs::remove_all(folder);
+  const FinishedRun run =
+      train_recipe(source_path("configs/clips-mmdit-reference.yaml"),
+                   {"run.dir=" + folder.string(), "model.depth=1", "model.parallel_depth=1",
+                    "model.hidden=48", "model.heads=2", "train.steps=2", "train.global_batch=2",
+                    "train.device=cpu", "train.precision=fp32", "data.frames=2",
+                    "data.validation=0", "validation.every=0", "sample.steps=1", "ema.decays=[]",
+                    "text.tokenizer=" + source_path("configs/captions/spiece.model").string()});
+  Model model = load(run.folder, {.device = "cpu", .averaged = false});
+  io::Image picture;
+  io::set_size(picture, 40, 50);
+  const std::string file = (folder / "picture.png").string();
+  io::write_png(file, picture);
+  const auto with = [&](const std::vector<std::string>& references) {
+    return draw_tensor(model, {.captions = {"it is moving up"}, .references = references});
+  };
+  EXPECT_FALSE(with({file}).equal(with({})));
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         (void)with({file, file, file});
+                       }),
+              HasSubstr("up to 2 references (model.references), got 3"));
+  fs::remove_all(folder);
+}
+
 }  // namespace run_test
 }  // namespace kinora
