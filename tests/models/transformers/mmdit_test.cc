@@ -245,13 +245,18 @@ TEST(MMDiTTextTest, PaddingIsNotReadWhereTheModelHasAnEncoder) {
   const at::NoGradGuard guard;
   for (const std::string architecture : {"sd3", "flux", "hunyuan_video"}) {
     SCOPED_TRACE(architecture);
-    MMDiT model(own_text(architecture));
+    ModelConfig config = own_text(architecture);
+    config.transformer.references = architecture == "sd3" ? 0 : 1;
+    MMDiT model(config);
     set_formula_weights(model);
     const at::Tensor x_t = formula_values("x_t", {1, 3, 8, 8});
     const at::Tensor t = at::full({1}, 0.5, at::kFloat);
     const auto drawn = [&](const std::vector<int64_t>& ids, int64_t length) {
       diffusion::Conditions conditions;
       conditions.tokens = tokens_of(ids);
+      if (config.transformer.references > 0) {
+        conditions.beside = formula_values("beside", {1, 3, 1, 4, 8});
+      }
       conditions.text_lengths = at::full({1}, length, at::kLong);
       return model.forward(x_t, t, conditions);
     };
