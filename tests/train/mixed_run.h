@@ -48,9 +48,10 @@ class MixedRun {
         passes.ranks.push_back(pass.ranks);
       }
     }
+    trainable_.boosted().begin_update(1e-2);
     const at::Tensor loss = step_.forward_backward(placed.empty() ? all : own, steps_, {}, passes);
     const optim::StepResult result =
-        trainable_.optimizer().wait_report(trainable_.boosted().enqueue_update(1e-2, loss));
+        trainable_.optimizer().wait_report(trainable_.boosted().enqueue_update(loss));
     EXPECT_EQ(result.skipped, is_bad);
     if (!is_bad) {
       outcome->losses.push_back(result.loss);

@@ -316,8 +316,9 @@ class StepTimer::Impl {
     }
     mesh_.world().barrier();
     const double seconds = median_call_seconds(device_, 1, [&](int64_t /*call*/) {
-      const at::Tensor loss = step_runner_->forward_backward(own, step_, {}, spread);
-      (void)trainable_->boosted().enqueue_update(config_.lr.value, loss);
+      Boosted& boosted = trainable_->boosted();
+      boosted.begin_update(config_.lr.value);
+      (void)boosted.enqueue_update(step_runner_->forward_backward(own, step_, {}, spread));
       ++step_;
     });
     const at::Tensor slowest = at::full({1}, seconds, at::kFloat);
