@@ -20,7 +20,17 @@ constexpr uint64_t kHeldOutClipSeed = 0x636c697073;  // "clips"
 
 // What is random in a clip; the numbers are elements of its random stream. The last ones are of a
 // picture, of which each clip has several.
-enum Element : uint64_t { kColour, kAlong, kAcross, kRadius, kBrightness, kGround, kTravel };
+enum ClipElement : uint64_t {
+  kColour,
+  kAlong,
+  kAcross,
+  kClipRadius,
+  kClipBrightness,
+  kClipGround,
+  kTravel,
+  kTint,
+  kTintShare
+};
 enum ReferenceElement : uint64_t { kCount, kCentreX, kCentreY, kSize, kLight, kBehind, kElements };
 
 // That colour, shape and motion are numbers which sum to a multiple of four.
@@ -42,11 +52,14 @@ Motion motion_at(int64_t index) {
   return static_cast<Motion>(index % kNumMotions);
 }
 
+// Which colours a clip may have.
+enum class Colours : uint8_t { kHeldOut, kOthers, kAll };
+
 // spared: the colour that is held out.
-MovingScene draw_clip(uint64_t seed, int64_t index, Colour spared, bool held_out) {
+MovingScene draw_clip(uint64_t seed, int64_t index, Colour spared, Colours colours) {
   const RandomStream stream{seed, static_cast<uint64_t>(index), kClipStep,
                             RandomPurpose::kGenerate};
-  const auto uniform = [&stream](Element element, float low, float high) {
+  const auto uniform = [&stream](ClipElement element, float low, float high) {
     return low + (high - low) * random_uniform(stream, element);
   };
   MovingScene clip;
@@ -59,19 +72,34 @@ MovingScene draw_clip(uint64_t seed, int64_t index, Colour spared, bool held_out
   const bool is_level = clip.motion == Motion::kLeft || clip.motion == Motion::kRight;
   ShapeScene& scene = clip.middle;
   scene.shape = shape_at(index);
-  const int64_t further =
-      held_out ? 0 : 1 + random_index(stream, kColour, static_cast<uint32_t>(kNumColours - 1));
+  int64_t further = 0;
+  if (colours == Colours::kOthers) {
+    further = 1 + random_index(stream, kColour, static_cast<uint32_t>(kNumColours - 1));
+  } else if (colours == Colours::kAll) {
+    further = random_index(stream, kColour, static_cast<uint32_t>(kNumColours));
+  }
   scene.colour = static_cast<Colour>((static_cast<int64_t>(spared) + further) % kNumColours);
   scene.centre_x = is_level ? along : across;
   scene.centre_y = is_level ? across : along;
-  scene.radius = uniform(kRadius, 0.17F, 0.19F);
-  scene.brightness = uniform(kBrightness, 0.90F, 1.0F);
-  scene.ground = uniform(kGround, 0.09F, 0.15F);
+  scene.radius = uniform(kClipRadius, 0.17F, 0.19F);
+  scene.brightness = uniform(kClipBrightness, 0.90F, 1.0F);
+  scene.ground = uniform(kClipGround, 0.09F, 0.15F);
   return clip;
 }
 
 MovingScene draw_clip(uint64_t seed, int64_t index, bool held_out) {
-  return draw_clip(seed, index, held_out_colour(shape_at(index), motion_at(index)), held_out);
+  return draw_clip(seed, index, held_out_colour(shape_at(index), motion_at(index)),
+                   held_out ? Colours::kHeldOut : Colours::kOthers);
+}
+
+// Mixes another colour into that of what moves.
+void add_tint(uint64_t seed, int64_t index, ShapeScene& scene) {
+  const RandomStream stream{seed, static_cast<uint64_t>(index), kClipStep,
+                            RandomPurpose::kGenerate};
+  const int64_t further = 1 + random_index(stream, kTint, static_cast<uint32_t>(kNumColours - 1));
+  scene.tint = static_cast<Colour>((static_cast<int64_t>(scene.colour) + further) % kNumColours);
+  const float least = is_held_out_reference(scene.shape, scene.colour) ? 0.3F : 0.0F;
+  scene.tint_share = least + (0.45F - least) * random_uniform(stream, kTintShare);
 }
 
 // Number `number` of the pictures of what moves in `clip`.
@@ -81,6 +109,8 @@ ShapeScene draw_reference(const MovingScene& clip, const RandomStream& stream, i
     return low + (high - low) * random_uniform(stream, at);
   };
   ShapeScene scene{.shape = clip.middle.shape, .colour = clip.middle.colour};
+  scene.tint = clip.middle.tint;
+  scene.tint_share = clip.middle.tint_share;
   scene.centre_x = uniform(kCentreX, 0.45F, 0.55F);
   scene.centre_y = uniform(kCentreY, 0.45F, 0.55F);
   scene.radius = uniform(kSize, 0.24F, 0.30F);
@@ -90,9 +120,13 @@ ShapeScene draw_reference(const MovingScene& clip, const RandomStream& stream, i
 }
 
 ReferencedClip draw_referenced(uint64_t seed, int64_t index, int64_t most, bool held_out) {
-  ReferencedClip drawn{.scene = draw_clip(seed, index, held_out_colour(shape_at(index)), held_out),
+  ReferencedClip drawn{.scene = draw_clip(seed, index, held_out_colour(shape_at(index)),
+                                          held_out ? Colours::kHeldOut : Colours::kAll),
                        .references = {},
                        .caption = {}};
+  if (!held_out) {
+    add_tint(seed, index, drawn.scene.middle);
+  }
   const RandomStream stream{seed, static_cast<uint64_t>(index), kReferenceStep,
                             RandomPurpose::kGenerate};
   const int64_t count = 1 + random_index(stream, kCount, static_cast<uint32_t>(most));

@@ -139,7 +139,13 @@ void draw(const ShapeScene& scene, int64_t left, int64_t width, io::Image& out) 
   const float radius = scene.radius * static_cast<float>(std::min(height, width));  // pixels
   const float centre_x = scene.centre_x * static_cast<float>(width);
   const float centre_y = scene.centre_y * static_cast<float>(height);
-  const Rgb colour = rgb_of(scene.colour);
+  Rgb colour = rgb_of(scene.colour);
+  if (scene.tint_share > 0.0F) {
+    const Rgb tint = rgb_of(scene.tint);
+    for (size_t channel = 0; channel < colour.size(); ++channel) {
+      colour[channel] += scene.tint_share * (tint[channel] - colour[channel]);
+    }
+  }
   const Rgb ground = ground_of(scene.ground);
   for (int64_t row = 0; row < height; ++row) {
     uint8_t* pixel = out.pixels.data() + (row * out.width + left) * 3;

@@ -42,6 +42,8 @@ struct ShapeScene {
   float radius = 0.22F;     ///< in shorter sides; the shapes of one radius look equally large
   float brightness = 1.0F;  ///< factor of the shape's colour
   float ground = 0.12F;     ///< lightness of the ground
+  Colour tint = Colour::kRed;
+  float tint_share = 0.0F;  ///< of the tint in the shape's colour, below a half
 };
 
 /// Scene `index` of the stream `seed`. The label is index % kNumShapeClasses, so that classes are

@@ -96,13 +96,17 @@ TEST(MovingShapesTest, ReferencesAloneTellWhatMoves) {
   EXPECT_EQ(source.beside().references, 2);
   std::set<std::pair<Shape, Colour>> shown;
   std::array<int64_t, 3> times{};
+  float most_tint = 0.0F;
   Sample sample;
   for (int64_t i = 0; i < source.size(); ++i) {
     source.read(i, sample);
     const ReferencedClip clip = referenced_clip(3, i, 2);
     const auto [shape, colour, motion] = clip.scene.content();
-    EXPECT_FALSE(is_held_out_reference(shape, colour));
+    EXPECT_TRUE(!is_held_out_reference(shape, colour) || clip.scene.middle.tint_share >= 0.3F);
     shown.insert({shape, colour});
+    EXPECT_NE(clip.scene.middle.tint, colour);
+    EXPECT_LE(clip.scene.middle.tint_share, 0.45F);
+    most_tint = std::max(most_tint, clip.scene.middle.tint_share);
     EXPECT_EQ(sample.label, moving_label(shape, motion));
     EXPECT_EQ(sample.caption, clip.caption);
     // With a colour and a shape it says all.
@@ -116,13 +120,16 @@ TEST(MovingShapesTest, ReferencesAloneTellWhatMoves) {
     for (size_t number = 0; number < sample.references.size(); ++number) {
       EXPECT_EQ(clip.references[number].shape, shape);
       EXPECT_EQ(clip.references[number].colour, colour);
+      EXPECT_EQ(clip.references[number].tint, clip.scene.middle.tint);
+      EXPECT_EQ(clip.references[number].tint_share, clip.scene.middle.tint_share);
       EXPECT_GT(clip.references[number].ground, clip.scene.middle.ground + 0.04F);
       io::Image alone;
       render(clip.references[number], 16, 24, alone);
       EXPECT_EQ(sample.references[number].pixels, alone.pixels);
     }
   }
-  EXPECT_EQ(shown.size(), 12U);
+  EXPECT_EQ(shown.size(), 16U);
+  EXPECT_GT(most_tint, 0.4F);
   EXPECT_EQ(times[0], 0);
   EXPECT_GT(times[1], 150);
   EXPECT_GT(times[2], 150);
@@ -130,6 +137,7 @@ TEST(MovingShapesTest, ReferencesAloneTellWhatMoves) {
   for (int64_t i = 0; i < 64; ++i) {
     const auto [shape, colour, motion] = held_out_referenced_clip(i, 2).scene.content();
     EXPECT_TRUE(is_held_out_reference(shape, colour));
+    EXPECT_EQ(held_out_referenced_clip(i, 2).scene.middle.tint_share, 0.0F);
     EXPECT_EQ(moving_label(shape, motion), i % kNumMovingClasses);
     asked.insert({shape, colour});
   }
