@@ -26,13 +26,14 @@ namespace kinora::optim {
 ///     end();
 class FarUpdates {
  public:
-  /// Elements of a piece: of the GPU, and of the host, whose calls cost more.
-  static constexpr int64_t kDevicePiece = int64_t{2} << 20;
+  /// Bytes of a piece that come to the GPU, as many as one copy is fast with; elements of one of
+  /// the host.
+  static constexpr int64_t kDevicePieceBytes = int64_t{24} << 20;
   static constexpr int64_t kHostPiece = int64_t{4} << 20;
   static constexpr int64_t kDeviceRooms = 4;
 
   /// num_buckets: the arena's.
-  /// @param rooms   uint8 on the device: kDeviceRooms times what the host has of a piece
+  /// @param rooms    uint8 on the device: kDeviceRooms times what the host has of a piece
   /// @param is_half  weights have a copy of 16 bits for forward
   FarUpdates(at::Device device, size_t num_buckets, const kernels::UpdateParameters& parameters,
              const at::Tensor& rooms, bool is_half);

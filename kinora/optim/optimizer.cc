@@ -107,11 +107,9 @@ ops::OptimizerBucket gradient_of(const ops::OptimizerBucket& bucket) {
   return result;
 }
 
-/// What the host has of a piece that a GPU updates; on a disk nothing is for the GPU.
-int64_t far_piece_bytes(const ArenaOptions& options) {
-  if (!options.disk.empty()) {
-    return 0;
-  }
+/// Elements of a piece that a GPU updates, whole blocks of codes, of which the host has so many
+/// bytes as kDevicePieceBytes at most; on a disk nothing is for the GPU.
+int64_t device_piece(const ArenaOptions& options) {
   const bool coded = options.moments == kernels::MomentFormat::k8Bit;
   const int64_t moments = (keeps_first_moments(options.rule) ? 1 : 0) +
                           (kernels::has_second_moment(options.rule) ? 1 : 0);
@@ -120,11 +118,18 @@ int64_t far_piece_bytes(const ArenaOptions& options) {
                         (keeps_base(options.rule) ? 1 : 0) + (coded ? 0 : moments);
   // What forward reads, and gradients.
   const int64_t far_weights = options.offload_weights == 0.0 ? 0 : options.in_backward ? 2 : 6;
-  // A code, and a scale for each kCodeBlock of them; room to align each array.
-  constexpr int64_t kScales = FarUpdates::kDevicePiece / kernels::kCodeBlock * 4;
+  const int64_t of_block = kernels::kCodeBlock * (4 * words + far_weights) +
+                           (coded ? moments * (kernels::kCodeBlock + 4) : 0);
+  return FarUpdates::kDevicePieceBytes / std::max(of_block, kernels::kCodeBlock) *
+         kernels::kCodeBlock;
+}
+
+/// Bytes of what such pieces have at once on the GPU: each array of them aligned.
+int64_t device_room_bytes(const ArenaOptions& options) {
   constexpr int64_t kAligned = 4096;
-  return FarUpdates::kDevicePiece * (4 * words + far_weights) +
-         (coded ? moments * (FarUpdates::kDevicePiece + kScales) : 0) + kAligned;
+  return options.disk.empty()
+             ? FarUpdates::kDeviceRooms * (FarUpdates::kDevicePieceBytes + kAligned)
+             : 0;
 }
 
 double beta2_of(const OptimizerConfig& config) {
@@ -248,8 +253,8 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   const at::Device device = arena.options().device;
   if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) && !device.is_cpu()) {
     // Of a dry run, too, which has no GPU.
-    far_rooms_ = at::empty({FarUpdates::kDeviceRooms * far_piece_bytes(arena.options())},
-                           at::device(device).dtype(at::kByte));
+    far_rooms_ =
+        at::empty({device_room_bytes(arena.options())}, at::device(device).dtype(at::kByte));
     if (device.is_cuda()) {
       far_ = std::make_unique<FarUpdates>(device, arena.buckets().size(), parameters_, far_rooms_,
                                           arena.options().compute_type != at::kFloat);
@@ -383,9 +388,9 @@ void Optimizer::prepare(const Arena& arena) {
       });
       continue;
     }
-    add_pieces(FarUpdates::kDevicePiece, far_->by_device(), [&](const ops::OptimizerBucket& piece) {
-      return far_->by_device().stage(i, piece);
-    });
+    add_pieces(
+        device_piece(arena.options()), far_->by_device(),
+        [&](const ops::OptimizerBucket& piece) { return far_->by_device().stage(i, piece); });
     host_helps = far_->by_device().table(0).device_table().defined();  // whose bits are the CPU's
     if (host_helps) {
       add_pieces(FarUpdates::kHostPiece, far_->by_host(), [&](const ops::OptimizerBucket& piece) {
