@@ -35,8 +35,8 @@ constexpr double kBandwidthShare = 0.68;
 // What the host's cores add to the link: 199 ms a step of DiT-XL/2 where the link alone took 233
 // (docs/planning.md). On an H100; hosts whose memory is faster beside their link add more.
 constexpr double kHostHelp = 1.25;
-// Of an element whose update goes on beside backward, however small its state: 0.65 of DiT-XL/2 with
-// 8-bit moments and bf16 weights took 110 ms so. On an H100.
+// Of an element whose update goes on beside backward, however small its state: 0.65 of DiT-XL/2
+// with 8-bit moments and bf16 weights took 110 ms so. On an H100.
 constexpr double kBesideSeconds = 0.25e-9;
 
 /// Forward and backward with recomputation, against those without: of the multiply-accumulates of a
@@ -206,9 +206,8 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
                                     far_weights * (in_backward ? 2.0 : 4.0 + 4.0));
   const double matrices_s =
       2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
-  const double transfer_s =
-      std::max(far_bytes / (kHostHelp * std::max(gpu_.host_bytes_per_s, 1.0)),
-               in_backward ? owned * offload * kBesideSeconds : 0.0);
+  const double transfer_s = std::max(far_bytes / (kHostHelp * std::max(gpu_.host_bytes_per_s, 1.0)),
+                                     in_backward ? owned * offload * kBesideSeconds : 0.0);
   // Frozen weights come while others are used, once for forward and once for backward.
   const std::optional<kernels::WeightFormat> format =
       inference::format_of(config.finetune.frozen_weights);
