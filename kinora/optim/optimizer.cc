@@ -9,6 +9,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/ops/optimizer_step.h"
 #include "kinora/optim/distance.h"
@@ -251,7 +252,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const Arena& arena, bool own
   of_matrices_.rule = kernels::UpdateRule::kMuon;
   of_matrices_.beta1 = config.momentum;
   const at::Device device = arena.options().device;
-  if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) && !device.is_cpu()) {
+  if (std::ranges::any_of(arena.buckets(), &Bucket::is_offloaded) && device::is_gpu(device)) {
     // Of a dry run, too, which has no GPU.
     far_rooms_ =
         at::empty({device_room_bytes(arena.options())}, at::device(device).dtype(at::kByte));
