@@ -563,7 +563,10 @@ void Arena::make_rings() {
     for (size_t k = 0; k < kRingBuffers && owns_no(&Bucket::owns_compute); ++k) {
       ring.compute.push_back(at::zeros({numel}, options.dtype(type_of(bucket.fp32_island))));
     }
-    for (size_t k = 0; k < gradient_buffers(options_) && owns_no(&Bucket::owns_grad); ++k) {
+    const auto users =
+        static_cast<size_t>(std::ranges::count(buckets_, bucket.ring, &Bucket::ring));
+    const size_t num_grads = std::min(gradient_buffers(options_), std::max(users, kRingBuffers));
+    for (size_t k = 0; k < num_grads && owns_no(&Bucket::owns_grad); ++k) {
       ring.grad.push_back(at::zeros({numel}, options));
     }
   }
