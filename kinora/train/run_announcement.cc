@@ -26,8 +26,9 @@ void announce_model(const Run& run) {
            kernel_summary(run.config, trainable.kernels(), run.micro_batch, run.device));
   if ((!trainable.can_be_recorded() || run.config.dynamic_sequence) && run.device.is_cuda()) {
     log_info("[train] no CUDA graphs: ",
-             run.config.dynamic_sequence             ? "each size has its own number of ranks"
-             : run.config.optim.in_backward          ? "updates go on beside backward"
+             run.config.dynamic_sequence ? "each size has its own number of ranks"
+             : run.config.optim.in_backward && trainable.optimizer().runs_beside()
+                 ? "updates go on beside backward"
              : trainable.pipeline().links != nullptr ? "ranks divide the blocks"
              : trainable.boosted().can_be_recorded()
                  ? "a sequence or a model is divided among not all ranks, or in more than one way"
