@@ -306,6 +306,21 @@ void pass_over(const BucketTable& table, const kernels::UpdateParameters& parame
   }
 }
 
+/// Changes the control block where it lies: by `on_host` in the host's memory, or a copy of a GPU's
+/// where there are no kernels of ours, else by `on_gpu`.
+template <typename OnHost, typename OnGpu>
+void change_control(const at::Tensor& control, const OnHost& on_host, const OnGpu& on_gpu) {
+  if (control.device().is_cpu()) {
+    on_host(host_control(control));
+  } else if (cuda::available()) {
+    on_gpu();
+  } else {
+    StepControl value = read_step_control(control);
+    on_host(&value);
+    write_control(value, control);
+  }
+}
+
 }  // namespace
 
 at::Tensor make_step_control(const StepControl& start, at::Device device) {
@@ -430,27 +445,13 @@ void add_sum_squares(const BucketTable& table, const at::Tensor& control) {
 void prepare_update(const at::Tensor& control, const kernels::UpdatePolicy& policy,
                     const at::Tensor& exchange) {
   const kernels::StepExchange* shared = exchange.defined() ? host_exchange(exchange) : nullptr;
-  if (control.device().is_cpu()) {
-    kernels::prepare_update(host_control(control), policy, shared);
-  } else if (cuda::available()) {
-    cuda::prepare_update(control, policy, shared);
-  } else {
-    StepControl value = read_step_control(control);
-    kernels::prepare_update(&value, policy, shared);
-    write_control(value, control);
-  }
+  change_control(
+      control, [&](StepControl* value) { kernels::prepare_update(value, policy, shared); },
+      [&] { cuda::prepare_update(control, policy, shared); });
 }
 
 void conclude_update(const at::Tensor& control) {
-  if (control.device().is_cpu()) {
-    kernels::conclude_update(host_control(control));
-  } else if (cuda::available()) {
-    cuda::conclude_update(control);
-  } else {
-    StepControl value = read_step_control(control);
-    kernels::conclude_update(&value);
-    write_control(value, control);
-  }
+  change_control(control, kernels::conclude_update, [&] { cuda::conclude_update(control); });
 }
 
 void make_directions(const BucketTable& table, const kernels::UpdateParameters& parameters,
@@ -460,15 +461,9 @@ void make_directions(const BucketTable& table, const kernels::UpdateParameters& 
 }
 
 void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& policy) {
-  if (control.device().is_cpu()) {
-    kernels::adapt_distance(host_control(control), policy);
-  } else if (cuda::available()) {
-    cuda::adapt_distance(control, policy);
-  } else {
-    StepControl value = read_step_control(control);
-    kernels::adapt_distance(&value, policy);
-    write_control(value, control);
-  }
+  change_control(
+      control, [&](StepControl* value) { kernels::adapt_distance(value, policy); },
+      [&] { cuda::adapt_distance(control, policy); });
 }
 
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,

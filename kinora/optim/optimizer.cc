@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -131,6 +132,15 @@ int64_t device_room_bytes(const ArenaOptions& options) {
   return options.disk.empty()
              ? FarUpdates::kDeviceRooms * (FarUpdates::kDevicePieceBytes + kAligned)
              : 0;
+}
+
+/// `sum`, a double, over the ranks of all groups: in fp32, which groups can add and norms are.
+void add_over(const at::Tensor& sum, std::initializer_list<comm::Group> groups) {
+  const at::Tensor over_ranks = sum.to(at::kFloat);
+  for (const comm::Group& group : groups) {
+    group.all_reduce(over_ranks);
+  }
+  sum.copy_(over_ranks);
 }
 
 double beta2_of(const OptimizerConfig& config) {
@@ -418,7 +428,6 @@ void Optimizer::prepare(const Arena& arena) {
 }
 
 void Optimizer::add_sum_squares(const Arena& arena) {
-  const Sharding& sharding = arena.options().sharding;
   const comm::Group& tensor = arena.options().tensor;
   const comm::Group& pipeline = arena.options().pipeline;
   const at::Tensor sum = ops::sum_squares_of(control_);
@@ -434,14 +443,8 @@ void Optimizer::add_sum_squares(const Arena& arena) {
   } else {
     ops::add_sum_squares(table_, control_);
   }
-  if (sharding.divides() || divides_model) {
-    const at::Tensor over_ranks = sum.to(at::kFloat);  // what groups can add; the norm is fp32 too
-    if (sharding.divides()) {
-      sharding.group.all_reduce(over_ranks);
-    }
-    tensor.all_reduce(over_ranks);
-    pipeline.all_reduce(over_ranks);
-    sum.copy_(over_ranks);
+  if (shards_.size() > 1 || divides_model) {
+    add_over(sum, {shards_, tensor, pipeline});
   }
 }
 
@@ -512,10 +515,7 @@ void Optimizer::wait_for_gradient(size_t bucket) const {
 
 void Optimizer::end_updates(const at::Tensor& loss) {
   if (shards_.size() > 1) {
-    const at::Tensor sum = ops::sum_squares_of(control_);
-    const at::Tensor over_ranks = sum.to(at::kFloat);
-    shards_.all_reduce(over_ranks);
-    sum.copy_(over_ranks);
+    add_over(ops::sum_squares_of(control_), {shards_});
   }
   ops::conclude_update(control_);
   ops::publish_report(control_, loss, exchange_);

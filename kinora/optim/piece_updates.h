@@ -22,9 +22,9 @@ class PieceUpdates {
   using Seen = std::function<at::Tensor(const at::Tensor& array)>;
 
   /// @param num_buckets  the arena's
-  /// @param rooms        uint8 on `device` or in its host's memory: num_rooms rooms, each of as
-  /// many
-  ///                     bytes as the arrays of a piece that lie elsewhere
+  /// @param rooms        uint8 on `device` or in its host's memory: num_rooms rooms,
+  ///                     each of as many bytes as the arrays of a piece have that lie
+  ///                     elsewhere
   PieceUpdates(at::Device device, size_t num_buckets, const at::Tensor& rooms, size_t num_rooms,
                Seen seen);
 
@@ -41,7 +41,7 @@ class PieceUpdates {
   /// `update` of each piece of a bucket in turn, on the stream of updates. They begin when the
   /// current stream has done what it was given; it goes on.
   void launch(size_t bucket, const std::function<void(size_t piece)>& update);
-  /// `work` on the stream of updates, behind what was launched; `returns` behind what goes back.
+  /// `work` behind the updates that were launched; then_return: behind all that goes back.
   void then(const std::function<void()>& work) { updates_.run(work); }
   void then_return(const std::function<void()>& work);
   /// `control` to `copy`, on the stream of updates.
