@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "bench/gpu_timing.h"
 #include "kinora/kernels/attention.h"
@@ -47,12 +49,16 @@ void time_cold(benchmark::State& state, const Launch& launch) {
 /// interleaved.
 struct Problem {
   explicit Problem(const benchmark::State& state)
-      : batch(state.range(0)),
-        heads(state.range(1)),
-        queries(state.range(2)),
-        keys(state.range(3)),
-        head_dim(state.range(4)),
-        temporal(state.range(5) != 0),
+      : Problem(state.range(0), state.range(1), state.range(2), state.range(3), state.range(4),
+                state.range(5) != 0) {}
+  Problem(int64_t num_samples, int64_t num_heads, int64_t num_queries, int64_t num_keys,
+          int64_t head_dims, bool is_temporal)
+      : batch(num_samples),
+        heads(num_heads),
+        queries(num_queries),
+        keys(num_keys),
+        head_dim(head_dims),
+        temporal(is_temporal),
         query_count(static_cast<size_t>(batch * heads * queries * head_dim)),
         key_count(static_cast<size_t>(batch * heads * keys * head_dim)),
         q(query_count * 2),
@@ -206,6 +212,89 @@ void BM_CudnnAttentionBackward(benchmark::State& state, bool deterministic) {
   problem.report(state, 5.0, 4, 4, bytes);
 }
 
+/// A clip's sliding window: block i attends to the `near` blocks around it, and to `shared` at the
+/// end, the text's, which all attend to.
+struct Mask {
+  Mask(int64_t blocks, int64_t near, int64_t shared)
+      : offsets(sizeof(int32_t) * static_cast<size_t>(blocks + 1)),
+        lists(sizeof(int32_t) * static_cast<size_t>(blocks * blocks)) {
+    std::vector<int32_t> ends = {0};
+    std::vector<int32_t> all;
+    for (int64_t i = 0; i < blocks; ++i) {
+      for (int64_t j = 0; j < blocks; ++j) {
+        if (std::abs(i - j) <= near / 2 || i >= blocks - shared || j >= blocks - shared) {
+          all.push_back(static_cast<int32_t>(j));
+        }
+      }
+      ends.push_back(static_cast<int32_t>(all.size()));
+    }
+    density = static_cast<double>(all.size()) / static_cast<double>(blocks * blocks);
+    const auto put = [](const DeviceMemory& memory, const std::vector<int32_t>& values) {
+      KINORA_CUDA_CHECK(cudaMemcpy(memory.get(), values.data(), sizeof(int32_t) * values.size(),
+                                   cudaMemcpyHostToDevice));
+    };
+    put(offsets, ends);
+    put(lists, all);
+  }
+  /// It is symmetric.
+  [[nodiscard]] BlockMask view() const {
+    return {offsets.get<int32_t>(), lists.get<int32_t>(), offsets.get<int32_t>(),
+            lists.get<int32_t>()};
+  }
+  DeviceMemory offsets, lists;
+  double density = 1.0;
+};
+
+/// range: B, H, N, D, blocks near each, blocks of text; "share" is that of all pairs of blocks, and
+/// flops count these alone.
+void masked(benchmark::State& state, bool backward) {
+  if (skip_without_gpu(state)) {
+    return;
+  }
+  const Problem problem(state.range(0), state.range(1), state.range(2), state.range(2),
+                        state.range(3), false);
+  const Mask mask((problem.queries + BlockMask::kRows - 1) / BlockMask::kRows, state.range(4),
+                  state.range(5));
+  AttentionForward forward = problem.forward();
+  AttentionBackward call = problem.backward();
+  forward.shape.mask = call.shape.mask = mask.view();
+  if (skip(state, forward.shape)) {
+    return;
+  }
+  const size_t bytes = backward ? cuda::attention_backward_workspace_bytes(call.shape) : 0;
+  const DeviceMemory workspace(bytes + 1);
+  KINORA_CUDA_CHECK(cuda::attention_forward(forward, nullptr));
+  if (backward) {
+    time_cold(state, [&] { return cuda::attention_backward(call, workspace.get(), nullptr); });
+  } else {
+    time_cold(state, [&] { return cuda::attention_forward(forward, nullptr); });
+  }
+  problem.report(state, mask.density * (backward ? 5.0 : 2.0), backward ? 4 : 2, backward ? 4 : 2,
+                 bytes);
+  state.counters["share"] = mask.density;
+}
+
+void BM_MaskedForward(benchmark::State& state) {
+  masked(state, false);
+}
+
+void BM_MaskedBackward(benchmark::State& state) {
+  masked(state, true);
+}
+
+/// All, a half, a quarter, an eighth of the pairs of blocks, about.
+void masks(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"B", "H", "N", "D", "near", "text"});
+  for (const int64_t head_dim : {64, 72, 128}) {
+    for (const int64_t near : {512, 69, 31, 13}) {
+      bench->Args({1, 24, 32768, head_dim, near, 2});
+    }
+  }
+  bench->UseManualTime();
+  bench->Unit(benchmark::kMillisecond);
+  bench->Iterations(5);
+}
+
 void shapes(benchmark::internal::Benchmark* bench) {
   bench->ArgNames({"B", "H", "Nq", "Nk", "D", "temporal"});
   bench->Args({256, 16, 256, 256, 72, 0});
@@ -215,6 +304,9 @@ void shapes(benchmark::internal::Benchmark* bench) {
   bench->Args({32, 12, 256, 256, 64, 0});
   bench->Args({8, 16, 4096, 4096, 72, 0});
   bench->Args({4, 24, 4608, 4608, 128, 0});
+  bench->Args({1, 24, 32768, 32768, 64, 0});
+  bench->Args({1, 24, 32768, 32768, 72, 0});
+  bench->Args({1, 24, 32768, 32768, 128, 0});
   bench->Args({16, 16, 1024, 120, 72, 0});
   bench->Args({1, 16, 16384, 300, 72, 0});
   bench->Args({64, 16, 256, 120, 72, 0});
@@ -238,6 +330,8 @@ void shapes(benchmark::internal::Benchmark* bench) {
 BENCHMARK(BM_DeviceCopy)->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(10);
 BENCHMARK(BM_AttentionForward)->Apply(shapes);
 BENCHMARK(BM_AttentionBackward)->Apply(shapes);
+BENCHMARK(BM_MaskedForward)->Apply(masks);
+BENCHMARK(BM_MaskedBackward)->Apply(masks);
 BENCHMARK_CAPTURE(BM_CudnnAttentionForward, any, false)->Apply(shapes);
 BENCHMARK_CAPTURE(BM_CudnnAttentionBackward, any, false)->Apply(shapes);
 BENCHMARK_CAPTURE(BM_CudnnAttentionBackward, deterministic, true)->Apply(shapes);

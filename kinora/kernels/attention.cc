@@ -91,6 +91,29 @@ Keys keys_of(const AttentionShape& shape, int64_t b) {
   return {0, shape.key_offsets[b], shape.key_offsets[b + 1] - shape.key_offsets[b]};
 }
 
+/// Whether query i attends to key j.
+bool attends(const AttentionShape& shape, int64_t i, int64_t j) {
+  const BlockMask& mask = shape.mask;
+  if (!mask.any()) {
+    return true;
+  }
+  const int32_t* blocks = mask.key_blocks;
+  const int64_t block = i / BlockMask::kRows;
+  return std::binary_search(blocks + mask.key_offsets[block], blocks + mask.key_offsets[block + 1],
+                            static_cast<int32_t>(j / BlockMask::kRows));
+}
+
+/// Scores of a query with all keys, -inf where it does not attend.
+void score(const AttentionShape& shape, int64_t i, const double* query, const Matrix& k_columns,
+           std::vector<double>* scores) {
+  multiply(shape.scale, query, k_columns, scores);
+  for (int64_t j = 0; j < k_columns.columns; ++j) {
+    if (!attends(shape, i, j)) {
+      (*scores)[static_cast<size_t>(j)] = -std::numeric_limits<double>::infinity();
+    }
+  }
+}
+
 }  // namespace
 
 void attention_forward(const AttentionForward& call) {
@@ -106,7 +129,7 @@ void attention_forward(const AttentionForward& call) {
       const Matrix v = load(call.v, shape.type, keys.b, keys.begin, keys.count, h, shape.head_dim);
       Matrix out(shape.query_length, shape.head_dim);
       for (int64_t i = 0; i < shape.query_length; ++i) {
-        multiply(shape.scale, q.row(i), k_columns, &p);
+        score(shape, i, q.row(i), k_columns, &p);
         double max = -std::numeric_limits<double>::infinity();
         for (const double score : p) {
           max = score > max ? score : max;
@@ -153,7 +176,7 @@ void attention_backward(const AttentionBackward& call) {
         for (int64_t d = 0; d < shape.head_dim; ++d) {
           delta += dout.row(i)[d] * out.row(i)[d];
         }
-        multiply(shape.scale, q.row(i), k_columns, &p);
+        score(shape, i, q.row(i), k_columns, &p);
         multiply(1.0, dout.row(i), v_columns, &dp);
         for (int64_t j = 0; j < keys.count; ++j) {
           const auto key = static_cast<size_t>(j);

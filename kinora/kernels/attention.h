@@ -19,6 +19,23 @@ struct HeadsView {
   int64_t head_stride = 0;
 };
 
+/// Which blocks of queries attend to which blocks of keys; those of all heads and samples alike.
+/// Blocks are kRows neighbouring rows, of the last as many as there are. All int32, in the memory
+/// of the data.
+struct BlockMask {
+  static constexpr int64_t kRows = 128;
+  /// Block i of queries attends to key_blocks[key_offsets[i]] to key_blocks[key_offsets[i + 1] -
+  /// 1], in rising order, at least one. [blocks of queries + 1]; null: everything to everything.
+  const int32_t* key_offsets = nullptr;
+  const int32_t* key_blocks = nullptr;
+  /// The same by keys, for backward: block j is attended to by query_blocks[query_offsets[j]] ....
+  const int32_t* query_offsets = nullptr;
+  const int32_t* query_blocks = nullptr;
+
+  [[nodiscard]] bool any() const { return key_offsets != nullptr; }
+  bool operator==(const BlockMask&) const = default;
+};
+
 struct AttentionShape {
   int64_t batch = 0;
   int64_t heads = 0;
@@ -35,6 +52,9 @@ struct AttentionShape {
   /// memory of the data. The rows behind them are not read, nor are their gradients written. Null:
   /// all of them. Not together with key_offsets.
   const int32_t* key_lengths = nullptr;
+  /// With key_lengths each block of queries must attend to a key that counts, and rows behind a
+  /// sample's keys, which may be read then, must be finite. Not with key_offsets.
+  BlockMask mask = {};
 
   [[nodiscard]] bool has_equal_keys() const {
     return key_offsets == nullptr && key_lengths == nullptr;

@@ -113,19 +113,25 @@ std::vector<at::Tensor> Sequence::stream_attention(ops::BlockKernels* kernels,
 }
 
 at::Tensor attend_joined(ops::BlockKernels* kernels, const at::Tensor& all, int64_t before_text,
-                         const at::Tensor& text_lengths) {
+                         const at::Tensor& text_lengths,
+                         const std::shared_ptr<const ops::BlockMask>& blocks) {
   if (kernels != nullptr) {
     const at::Tensor lengths =
         text_lengths.defined() ? (text_lengths + before_text).to(at::kInt) : text_lengths;
-    return ops::self_attention(*kernels, all.flatten(2).unsqueeze(2), all.size(3), {}, lengths)
+    return ops::self_attention(*kernels, all.flatten(2).unsqueeze(2), all.size(3), {},
+                               {.lengths = lengths, .blocks = blocks})
         .squeeze(2);
   }
   std::optional<at::Tensor> attended;
+  if (blocks != nullptr) {
+    attended = blocks->of_rows(all.size(1), all.size(1));
+  }
   if (text_lengths.defined()) {
-    attended = (at::arange(all.size(1), text_lengths.options()) <
-                (text_lengths + before_text).unsqueeze(1))
-                   .unsqueeze(1)
-                   .unsqueeze(1);  // [B, 1, 1, S]
+    const at::Tensor is_read = (at::arange(all.size(1), text_lengths.options()) <
+                                (text_lengths + before_text).unsqueeze(1))
+                                   .unsqueeze(1)
+                                   .unsqueeze(1);  // [B, 1, 1, S]
+    attended = attended ? attended->logical_and(is_read) : is_read;
   }
   const std::vector<at::Tensor> parts = all.permute({2, 0, 3, 1, 4}).unbind(0);  // [B, H, S, D]
   return at::scaled_dot_product_attention(parts[0], parts[1], parts[2], attended)
@@ -135,13 +141,14 @@ at::Tensor attend_joined(ops::BlockKernels* kernels, const at::Tensor& all, int6
 
 std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
                                        const std::vector<at::Tensor>& packed,
-                                       const at::Tensor& text_lengths) {
+                                       const at::Tensor& text_lengths,
+                                       const std::shared_ptr<const ops::BlockMask>& blocks) {
   const at::Tensor all = at::cat(packed, 1);  // [B, S, 3, H, D]
   std::vector<int64_t> sizes;
   for (const at::Tensor& part : packed) {
     sizes.push_back(part.size(1));
   }
-  return attend_joined(kernels, all, all.size(1) - sizes.back(), text_lengths)
+  return attend_joined(kernels, all, all.size(1) - sizes.back(), text_lengths, blocks)
       .split_with_sizes(sizes, 1);
 }
 

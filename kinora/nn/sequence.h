@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "kinora/nn/cross_attention.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/self_attention.h"
+#include "kinora/ops/block_mask.h"
 #include "kinora/ops/kept_result.h"
 
 namespace kinora::nn {
@@ -25,13 +27,15 @@ enum class Span {
 [[nodiscard]] at::Tensor along(const at::Tensor& tokens, Span span);
 
 /// Attention among all tokens of streams that are here: Sequence::stream_attention of one rank.
-[[nodiscard]] std::vector<at::Tensor> attend_streams(ops::BlockKernels* kernels,
-                                                     const std::vector<at::Tensor>& packed,
-                                                     const at::Tensor& text_lengths);
+/// blocks: of all of them; null: everyone attends to all.
+[[nodiscard]] std::vector<at::Tensor> attend_streams(
+    ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+    const at::Tensor& text_lengths, const std::shared_ptr<const ops::BlockMask>& blocks = nullptr);
 /// The same where they lie one behind the other, of which the last has those from before_text on:
 /// [B, S, 3, H, D] to [B, S, H D].
-[[nodiscard]] at::Tensor attend_joined(ops::BlockKernels* kernels, const at::Tensor& all,
-                                       int64_t before_text, const at::Tensor& text_lengths);
+[[nodiscard]] at::Tensor attend_joined(
+    ops::BlockKernels* kernels, const at::Tensor& all, int64_t before_text,
+    const at::Tensor& text_lengths, const std::shared_ptr<const ops::BlockMask>& blocks = nullptr);
 
 /// Windows that tile a clip from its first corner; what they reach beyond its end is no token.
 struct Windows {

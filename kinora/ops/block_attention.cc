@@ -23,15 +23,16 @@ kernels::HeadsView heads_view(const at::Tensor& heads) {
 
 kernels::AttentionShape shape_of(const HeadTensors& in) {
   const int64_t head_dim = in.q.size(3);
-  return {
-      .batch = in.q.size(0),
-      .heads = in.q.size(2),
-      .query_length = in.q.size(1),
-      .key_length = in.k.size(1),
-      .head_dim = head_dim,
-      .type = device::dtype_of(in.q.scalar_type()),
-      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
-      .key_lengths = in.key_lengths.defined() ? in.key_lengths.const_data_ptr<int32_t>() : nullptr};
+  return {.batch = in.q.size(0),
+          .heads = in.q.size(2),
+          .query_length = in.q.size(1),
+          .key_length = in.k.size(1),
+          .head_dim = head_dim,
+          .type = device::dtype_of(in.q.scalar_type()),
+          .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim))),
+          .key_lengths =
+              in.keys.lengths.defined() ? in.keys.lengths.const_data_ptr<int32_t>() : nullptr,
+          .mask = in.keys.blocks != nullptr ? in.keys.blocks->view() : kernels::BlockMask()};
 }
 
 float* data_of(const at::Tensor& vector) {

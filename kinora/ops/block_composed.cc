@@ -29,14 +29,20 @@ at::Tensor per_row(const at::Tensor& vectors) {
   return vectors.unsqueeze(1);  // [V, 1, C]
 }
 
-/// Which keys each sample attends to: bool [B, 1, 1, L]. Where there are none: all, since what
-/// kernels make of that differs. Undefined without lengths.
+/// Who attends to what: bool, [B, 1, 1 or N, L] or [N, L]. Where a sample has no keys: all, since
+/// what kernels make of that differs. Undefined: everyone to all.
 at::Tensor attended_keys(const HeadTensors& in) {
-  if (!in.key_lengths.defined()) {
-    return {};
+  at::Tensor attended;
+  if (in.keys.blocks != nullptr) {
+    attended = in.keys.blocks->of_rows(in.q.size(1), in.k.size(1));
   }
-  const at::Tensor lengths = in.key_lengths.view({-1, 1, 1, 1});
-  return (at::arange(in.k.size(1), lengths.options()) < lengths).logical_or(lengths == 0);
+  if (!in.keys.lengths.defined()) {
+    return attended;
+  }
+  const at::Tensor lengths = in.keys.lengths.view({-1, 1, 1, 1});
+  const at::Tensor counts =
+      (at::arange(in.k.size(1), lengths.options()) < lengths).logical_or(lengths == 0);
+  return attended.defined() ? counts.logical_and(attended) : counts;
 }
 
 /// softmax(Q K^T / sqrt(D)) V of [B, H, N, D] with every intermediate in memory.
@@ -125,8 +131,8 @@ at::Tensor attention(const HeadTensors& in, bool fused) {
   const at::Tensor out = fused ? at::scaled_dot_product_attention(q, k, v, mask)
                                : unfused_attention(q, k, v, attended);
   at::Tensor result = out.transpose(1, 2);
-  if (in.key_lengths.defined()) {
-    result = result.masked_fill((in.key_lengths == 0).view({-1, 1, 1, 1}), 0.0);
+  if (in.keys.lengths.defined()) {
+    result = result.masked_fill((in.keys.lengths == 0).view({-1, 1, 1, 1}), 0.0);
   }
   return result;
 }
@@ -134,7 +140,7 @@ at::Tensor attention(const HeadTensors& in, bool fused) {
 void attention_backward(const at::Tensor& dout, const HeadTensors& in, const HeadTensors& grads,
                         bool fused) {
   const auto leaf = [](const at::Tensor& part) { return part.detach().set_requires_grad(true); };
-  const HeadTensors leaves{leaf(in.q), leaf(in.k), leaf(in.v), in.key_lengths};
+  const HeadTensors leaves{leaf(in.q), leaf(in.k), leaf(in.v), in.keys};
   at::Tensor out;
   {
     const at::AutoGradMode with_grad(true);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kinora/kernels/modulated_norm.h"
+#include "kinora/ops/block_mask.h"
 #include "kinora/ops/kernel_options.h"
 #include "kinora/ops/linear_weights.h"
 
@@ -89,9 +90,7 @@ struct ResultGrad {
 /// out so: any strides, last dim adjacent.
 struct HeadTensors {
   at::Tensor q, k, v;
-  /// int32 [B], each in [0, L]: only so many keys of a sample are attended to. Undefined: all. A
-  /// sample without keys gives zeros.
-  at::Tensor key_lengths{};
+  AttendedKeys keys{};
 };
 
 /// What happens to queries and keys between their projection and attention: RMSNorm of each head,

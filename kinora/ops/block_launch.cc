@@ -310,8 +310,9 @@ std::map<std::string, std::string> library_versions() {
 struct FusedAttention::Impl {
   /// What runs a shape in one direction.
   struct Choice {
-    kernels::AttentionShape shape;  // without the keys' offsets and lengths
+    kernels::AttentionShape shape;  // without pointers
     bool equal_keys;
+    bool masked;
     bool backward;
     bool has_lse;
     bool own;
@@ -347,10 +348,12 @@ struct FusedAttention::Impl {
     kernels::AttentionShape shape = call.shape;
     shape.key_offsets = nullptr;
     shape.key_lengths = nullptr;
+    shape.mask = {};
     const bool equal_keys = call.shape.has_equal_keys();
+    const bool masked = call.shape.mask.any();
     for (Choice& choice : choices) {
-      if (choice.shape == shape && choice.equal_keys == equal_keys && choice.backward == backward &&
-          choice.has_lse == has_lse) {
+      if (choice.shape == shape && choice.equal_keys == equal_keys && choice.masked == masked &&
+          choice.backward == backward && choice.has_lse == has_lse) {
         if (choice.timed || !times || is_capturing()) {
           return choice;
         }
@@ -360,6 +363,7 @@ struct FusedAttention::Impl {
     }
     Choice choice{.shape = shape,
                   .equal_keys = equal_keys,
+                  .masked = masked,
                   .backward = backward,
                   .has_lse = has_lse,
                   .own = kernels::cuda::attention_supported(call.shape),
@@ -442,7 +446,7 @@ std::string FusedAttention::describe() const {
     if (choice.shape.key_length != choice.shape.query_length) {
       text << " keys " << choice.shape.key_length;
     }
-    text << " D" << choice.shape.head_dim;
+    text << " D" << choice.shape.head_dim << (choice.masked ? " in blocks" : "");
     if (choice.timed) {
       text << ": own " << choice.own_ms << " ms, cuDNN " << choice.cudnn_ms << " ms";
     }

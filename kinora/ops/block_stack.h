@@ -38,9 +38,7 @@ struct SelfAttentionBody {
   int64_t length = 0;  ///< N
   int64_t stride = 1;  ///< M
   HeadRule rule{};
-  /// int32 [R / N], where M is 1: only so many of a sequence's tokens are attended to. Undefined:
-  /// all.
-  at::Tensor key_lengths{};
+  AttendedKeys keys{};  ///< of a sequence; where M is not 1: all
   /// Attention by something else, such as among tokens of several ranks: a differentiable, pure
   /// function of what qkv makes, [R, 3 C], to what proj reads, [R, C]. What it adds to are the
   /// gradients of `rule`. Empty: here.
@@ -57,7 +55,7 @@ struct JointAttentionBody {
   };
   std::array<Part, 2> parts;
   int64_t heads = 1;
-  at::Tensor key_lengths{};  ///< int32 [B]: as SelfAttentionBody's, of N + L tokens
+  AttendedKeys keys{};  ///< of N + L
   /// As SelfAttentionBody's, of both streams.
   std::function<std::array<at::Tensor, 2>(const std::array<at::Tensor, 2>& packed)> attend{};
 };

@@ -191,7 +191,7 @@ void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& ke
   }
   const int64_t room = given_room.value_or(pass.kernels.room(body.proj));
   kept.attended = attend_tokens(pass.kernels, tokens_of(body, kept.packed), body.heads, body.rule,
-                                pass.keeps, room, body.key_lengths);
+                                pass.keeps, room, body.keys);
   kept.last = attended_operand(pass, rows_of(kept.attended.out), room, body.proj);
 }
 
@@ -208,7 +208,7 @@ at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad 
   }
   const at::Tensor dpacked = rows_of(
       attend_tokens_backward(pass.kernels, tokens_of(body, dout), tokens_of(body, kept.packed),
-                             kept.attended, body.heads, body.rule, room, body.key_lengths));
+                             kept.attended, body.heads, body.rule, room, body.keys));
   kept.packed = at::Tensor();
   kept.attended = {};
   return linear_backward(pass, dpacked, room, kept.h, body.qkv, pass.wants_dh);
@@ -248,9 +248,9 @@ at::Tensor place_all(const BranchPass& pass, const JointAttentionBody& body,
 
 /// Of [B, T, 3 C].
 HeadTensors joint_heads(const JointAttentionBody& body, const at::Tensor& tokens,
-                        const at::Tensor& lengths) {
+                        const AttendedKeys& keys) {
   const at::Tensor parts = tokens.unflatten(2, {3, body.heads, -1});
-  return {parts.select(2, 0), parts.select(2, 1), parts.select(2, 2), lengths};
+  return {parts.select(2, 0), parts.select(2, 1), parts.select(2, 2), keys};
 }
 
 /// JointAttentionBody::attend, and what proj reads of it.
@@ -304,7 +304,7 @@ void inner(const BranchPass& pass, const JointAttentionBody& body,
     return;
   }
   const at::Tensor ready = place_all(pass, body, kept);
-  const HeadTensors heads = joint_heads(body, ready, body.key_lengths);
+  const HeadTensors heads = joint_heads(body, ready, body.keys);
   AttendedTokens& attended = kept[0]->attended;
   attended = {
       ready, at::empty({ready.size(0), ready.size(1), ready.size(2) / 3}, ready.options()), {}};
@@ -344,9 +344,9 @@ std::array<at::Tensor, 2> attend_backward(const BranchPass& pass, const JointAtt
   if (!attended.ready.defined()) {
     attended.ready = place_all(pass, body, kept);
   }
-  const HeadTensors heads = joint_heads(body, attended.ready, body.key_lengths);
+  const HeadTensors heads = joint_heads(body, attended.ready, body.keys);
   const at::Tensor dready =
-      body.key_lengths.defined() ? at::zeros_like(attended.ready) : at::empty_like(attended.ready);
+      body.keys.lengths.defined() ? at::zeros_like(attended.ready) : at::empty_like(attended.ready);
   pass.kernels.attend_backward(dall.view(heads.q.sizes()), heads,
                                attended.out.view(heads.q.sizes()), attended.lse,
                                joint_heads(body, dready, {}));
@@ -392,8 +392,10 @@ std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& b
 HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, const at::Tensor& q,
                      const at::Tensor& kv, const at::Tensor& lengths) {
   const at::Tensor pairs = kv.view({pass.batch, -1, 2, body.heads, q.size(1) / body.heads});
-  return {q.view({pass.batch, -1, body.heads, q.size(1) / body.heads}), pairs.select(2, 0),
-          pairs.select(2, 1), lengths};
+  return {q.view({pass.batch, -1, body.heads, q.size(1) / body.heads}),
+          pairs.select(2, 0),
+          pairs.select(2, 1),
+          {.lengths = lengths}};
 }
 
 void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {

@@ -73,32 +73,30 @@ at::Tensor ready_heads(BlockKernels& kernels, const at::Tensor& packed, int64_t 
 /// function(sequences, inputs, group) for every launch.
 template <typename Function>
 void for_each(const at::Tensor& ready, const at::Tensor& packed, int64_t heads,
-              const at::Tensor& key_lengths, const Function& function) {
+              const AttendedKeys& keys, const Function& function) {
   const Sequences sequences(packed);
-  KINORA_CHECK(!key_lengths.defined() || !sequences.is_strided, kInternal,
-               "[self_attention] only sequences whose tokens are neighbours have lengths");
+  KINORA_CHECK((!keys.lengths.defined() && keys.blocks == nullptr) || !sequences.is_strided,
+               kInternal,
+               "[self_attention] only sequences whose tokens are neighbours attend to some keys");
   const at::Tensor qk = split(ready, ready.size(3) == packed.size(3) ? 3 : 2, heads);
   const at::Tensor qkv = split(packed, 3, heads);
   for (int64_t group = 0; group < sequences.groups; ++group) {
     function(sequences,
              HeadTensors{sequences.heads(qk.select(3, 0), group),
                          sequences.heads(qk.select(3, 1), group),
-                         sequences.heads(qkv.select(3, 2), group), key_lengths},
+                         sequences.heads(qkv.select(3, 2), group), keys},
              group);
   }
 }
 
 /// What the function needs besides tensors, through the context's IValue map.
 struct Held : torch::CustomClassHolder {
-  Held(BlockKernels& kernels, int64_t heads, HeadRule rule, at::Tensor key_lengths)
-      : kernels(kernels),
-        heads(heads),
-        rule(std::move(rule)),
-        key_lengths(std::move(key_lengths)) {}
+  Held(BlockKernels& kernels, int64_t heads, HeadRule rule, AttendedKeys keys)
+      : kernels(kernels), heads(heads), rule(std::move(rule)), keys(std::move(keys)) {}
   BlockKernels& kernels;
   const int64_t heads;
   const HeadRule rule;
-  const at::Tensor key_lengths;
+  const AttendedKeys keys;
 };
 
 struct SelfAttention : torch::autograd::Function<SelfAttention> {
@@ -106,7 +104,7 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
                             const at::Tensor& given) {
     const at::Tensor packed = given.contiguous();
     const AttendedTokens out = attend_tokens(held->kernels, packed, held->heads, held->rule,
-                                             /*keep=*/true, /*room=*/0, held->key_lengths);
+                                             /*keep=*/true, /*room=*/0, held->keys);
     context->saved_data["held"] = c10::IValue::make_capsule(held);
     context->save_for_backward({packed, out.ready, out.out, out.lse});
     return out.out;
@@ -119,7 +117,7 @@ struct SelfAttention : torch::autograd::Function<SelfAttention> {
     return {at::Tensor(),
             attend_tokens_backward(held->kernels, incoming[0], saved[0],
                                    {saved[1], saved[2], saved[3]}, held->heads, held->rule,
-                                   /*room=*/0, held->key_lengths)};
+                                   /*room=*/0, held->keys)};
   }
 };
 
@@ -154,7 +152,7 @@ struct RuledHeads : torch::autograd::Function<RuledHeads> {
 
 AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
                              const HeadRule& rule, bool keep, int64_t room,
-                             const at::Tensor& key_lengths) {
+                             const AttendedKeys& keys) {
   const std::vector<int64_t> shape = packed.sizes().vec();
   const at::Tensor ready = ready_heads(kernels, packed, heads, rule);
   AttendedTokens result{rule.is_empty() ? at::Tensor() : ready,
@@ -166,7 +164,7 @@ AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, in
   }
   bool has_lse = keep;
   const at::Tensor out = split(result.out, 1, heads).select(3, 0);
-  for_each(ready, packed, heads, key_lengths,
+  for_each(ready, packed, heads, keys,
            [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
              has_lse = kernels.attend(in, sequences.heads(out, group),
                                       sequences.statistics(result.lse, group)) &&
@@ -181,17 +179,17 @@ AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed, in
 at::Tensor attend_tokens_backward(BlockKernels& kernels, const at::Tensor& dout,
                                   const at::Tensor& packed, const AttendedTokens& forward,
                                   int64_t heads, const HeadRule& rule, int64_t room,
-                                  const at::Tensor& key_lengths) {
+                                  const AttendedKeys& keys) {
   const at::Tensor ready =
       forward.ready.defined() ? forward.ready : ready_heads(kernels, packed, heads, rule);
   const at::Tensor out = split(forward.out, 1, heads).select(3, 0);
   const at::Tensor dout_heads = split(dout.contiguous(), 1, heads).select(3, 0);
   at::Tensor dpacked = empty_tokens(kernels, packed, packed.size(3), room);
-  if (key_lengths.defined()) {
+  if (keys.lengths.defined()) {
     dpacked.zero_();  // keys that are not attended to
   }
   const at::Tensor grads = split(dpacked, 3, heads);
-  for_each(ready, packed, heads, key_lengths,
+  for_each(ready, packed, heads, keys,
            [&](const Sequences& sequences, const HeadTensors& in, int64_t group) {
              const auto part = [&](int64_t index) {
                return sequences.heads(grads.select(3, index), group);
@@ -208,23 +206,23 @@ at::Tensor attend_tokens_backward(BlockKernels& kernels, const at::Tensor& dout,
 }
 
 at::Tensor self_attention(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
-                          const HeadRule& rule, const at::Tensor& key_lengths) {
+                          const HeadRule& rule, const AttendedKeys& keys) {
   KINORA_CHECK(packed.dim() == 4 && packed.size(3) % (3 * heads) == 0, kShape,
                "[self_attention] packed must be [G, N, M, 3 * heads * D] with ", heads,
                " heads, got ", packed.sizes());
   if (!at::GradMode::is_enabled()) {
     return attend_tokens(kernels, packed.contiguous(), heads, rule, /*keep=*/false, /*room=*/0,
-                         key_lengths)
+                         keys)
         .out;
   }
-  return SelfAttention::apply(c10::make_intrusive<Held>(kernels, heads, rule, key_lengths), packed);
+  return SelfAttention::apply(c10::make_intrusive<Held>(kernels, heads, rule, keys), packed);
 }
 
 at::Tensor ruled_heads(BlockKernels& kernels, const at::Tensor& packed, int64_t heads,
                        const HeadRule& rule) {
   return rule.is_empty()
              ? packed
-             : RuledHeads::apply(c10::make_intrusive<Held>(kernels, heads, rule, at::Tensor()),
+             : RuledHeads::apply(c10::make_intrusive<Held>(kernels, heads, rule, AttendedKeys()),
                                  packed);
 }
 

@@ -20,10 +20,10 @@ struct AttendedTokens {
 
 /// keep: whether backward follows. Nothing is differentiated.
 /// room: BlockKernels::room() of the linear that reads the result.
-/// key_lengths: undefined, or int32 [G], where M is 1: HeadTensors::key_lengths.
+/// keys: those that are attended to, with lengths [G]. Where M is not 1: all.
 [[nodiscard]] AttendedTokens attend_tokens(BlockKernels& kernels, const at::Tensor& packed,
                                            int64_t heads, const HeadRule& rule, bool keep,
-                                           int64_t room = 0, const at::Tensor& key_lengths = {});
+                                           int64_t room = 0, const AttendedKeys& keys = {});
 
 /// Returns the gradient of `packed` and adds those of the rule's weights. forward.ready may be
 /// undefined: then it is made again. room: that of the linear that made `packed`.
@@ -31,13 +31,13 @@ struct AttendedTokens {
                                                 const at::Tensor& packed,
                                                 const AttendedTokens& forward, int64_t heads,
                                                 const HeadRule& rule, int64_t room = 0,
-                                                const at::Tensor& key_lengths = {});
+                                                const AttendedKeys& keys = {});
 
 /// The same with autograd, for attention outside of a stack of blocks: returns [G, N, M, C].
 /// `kernels` is borrowed until backward has run.
 [[nodiscard]] at::Tensor self_attention(BlockKernels& kernels, const at::Tensor& packed,
                                         int64_t heads, const HeadRule& rule,
-                                        const at::Tensor& key_lengths = {});
+                                        const AttendedKeys& keys = {});
 
 /// Packed projections [R, 3 C] behind the rule, with autograd: for what attends elsewhere. As
 /// self_attention(), and BlockKernels::has_head_rules() must be true.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -231,6 +232,54 @@ TEST(AttentionTest, PaddedKeysEqualRaggedOnes) {
   EXPECT_EQ(packed(padded.dk), ragged.dk);
   EXPECT_EQ(packed(padded.dv), ragged.dv);
   EXPECT_EQ(padded.dk[3 * row], 77.0F) << "behind the first sample's keys";
+}
+
+TEST(AttentionTest, MasksOfBlocksEqualAttentionToTheirKeysAlone) {
+  constexpr auto kRows = static_cast<int64_t>(BlockMask::kRows);
+  constexpr int64_t kLength = 2 * kRows + 3;  // of queries and keys: three blocks
+  const std::vector<int32_t> offsets = {0, 2, 3, 5};
+  const std::vector<int32_t> blocks = {0, 2, 1, 0, 1};
+  AttentionShape shape = shape_of(1, 1, kLength, kLength, 4);
+  shape.mask = {offsets.data(), blocks.data()};
+  Problem masked(shape);
+  masked.forward();
+  masked.backward();
+  std::vector<double> dk(masked.dk.size());
+  std::vector<double> dv(masked.dv.size());
+  const auto rows_of = [](const std::vector<float>& values, int64_t begin, int64_t end) {
+    return std::vector<float>(values.begin() + begin * 4, values.begin() + end * 4);
+  };
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t begin = i * kRows;
+    const int64_t end = std::min(begin + kRows, kLength);
+    std::vector<int64_t> keys;
+    for (int32_t k = offsets[static_cast<size_t>(i)]; k < offsets[static_cast<size_t>(i) + 1];
+         ++k) {
+      for (int64_t key = blocks[static_cast<size_t>(k)] * kRows;
+           key < std::min((blocks[static_cast<size_t>(k)] + 1) * kRows, kLength); ++key) {
+        keys.push_back(key);
+      }
+    }
+    Problem alone(shape_of(1, 1, end - begin, static_cast<int64_t>(keys.size()), 4));
+    alone.q = rows_of(masked.q, begin, end);
+    alone.dout = rows_of(masked.dout, begin, end);
+    for (size_t k = 0; k < keys.size() * 4; ++k) {
+      const auto place = static_cast<size_t>(keys[k / 4]) * 4 + k % 4;
+      alone.k[k] = masked.k[place];
+      alone.v[k] = masked.v[place];
+    }
+    alone.forward();
+    alone.backward();
+    expect_close(rows_of(masked.out, begin, end), alone.out, DType::kF32, 1.0, "out");
+    expect_close(rows_of(masked.dq, begin, end), alone.dq, DType::kF32, 1.0, "dq");
+    for (size_t k = 0; k < keys.size() * 4; ++k) {
+      const auto place = static_cast<size_t>(keys[k / 4]) * 4 + k % 4;
+      dk[place] += static_cast<double>(alone.dk[k]);
+      dv[place] += static_cast<double>(alone.dv[k]);
+    }
+  }
+  expect_close(masked.dk, std::vector<float>(dk.begin(), dk.end()), DType::kF32, 1.0, "dk");
+  expect_close(masked.dv, std::vector<float>(dv.begin(), dv.end()), DType::kF32, 1.0, "dv");
 }
 
 TEST(AttentionTest, StridesDoNotChangeResults) {

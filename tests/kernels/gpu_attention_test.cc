@@ -25,11 +25,39 @@ struct Case {
   int64_t batch, heads, queries, keys, head_dim;
   Layout layout = Layout::kPacked;
   std::vector<int32_t> key_offsets = {};
+  /// Of each block of queries; none: no mask.
+  std::vector<std::vector<int32_t>> key_blocks = {};
+  std::vector<int32_t> key_lengths = {};
 };
+
+/// BlockMask's lists, one behind the other, from `lists` of each block.
+struct BlockLists {
+  explicit BlockLists(const std::vector<std::vector<int32_t>>& lists) {
+    for (const std::vector<int32_t>& list : lists) {
+      blocks.insert(blocks.end(), list.begin(), list.end());
+      offsets.push_back(static_cast<int32_t>(blocks.size()));
+    }
+  }
+  std::vector<int32_t> offsets = {0};
+  std::vector<int32_t> blocks;
+};
+
+/// The same by keys, of so many blocks of them.
+std::vector<std::vector<int32_t>> by_keys(const std::vector<std::vector<int32_t>>& lists,
+                                          int64_t blocks) {
+  std::vector<std::vector<int32_t>> result(static_cast<size_t>(blocks));
+  for (size_t i = 0; i < lists.size(); ++i) {
+    for (const int32_t block : lists[i]) {
+      result[static_cast<size_t>(block)].push_back(static_cast<int32_t>(i));
+    }
+  }
+  return result;
+}
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << "B" << c.batch << " H" << c.heads << " Nq" << c.queries << " Nk" << c.keys << " D"
-             << c.head_dim << (c.key_offsets.empty() ? "" : " ragged");
+             << c.head_dim << (c.key_offsets.empty() ? "" : " ragged")
+             << (c.key_blocks.empty() ? "" : " masked") << (c.key_lengths.empty() ? "" : " padded");
 }
 
 constexpr uint16_t kUntouched = 0x7f42;  // no result has these bits
@@ -45,6 +73,8 @@ struct Arrays {
   uint16_t* dkeys;
   float* lse;
   const int32_t* key_offsets;
+  const int32_t* key_lengths;
+  BlockMask mask;
 };
 
 /// Where the tensors lie in the arrays.
@@ -63,18 +93,20 @@ class Views {
   [[nodiscard]] size_t out_elements() const {
     return static_cast<size_t>(case_.batch * case_.queries * out_row());
   }
-  [[nodiscard]] AttentionShape shape(DType type, const int32_t* key_offsets) const {
-    return {case_.batch,
-            case_.heads,
-            case_.queries,
-            case_.keys,
-            case_.head_dim,
-            type,
-            1.0F / std::sqrt(static_cast<float>(case_.head_dim)),
-            case_.key_offsets.empty() ? nullptr : key_offsets};
+  [[nodiscard]] AttentionShape shape(DType type, const Arrays& a) const {
+    return {.batch = case_.batch,
+            .heads = case_.heads,
+            .query_length = case_.queries,
+            .key_length = case_.keys,
+            .head_dim = case_.head_dim,
+            .type = type,
+            .scale = 1.0F / std::sqrt(static_cast<float>(case_.head_dim)),
+            .key_offsets = case_.key_offsets.empty() ? nullptr : a.key_offsets,
+            .key_lengths = case_.key_lengths.empty() ? nullptr : a.key_lengths,
+            .mask = case_.key_blocks.empty() ? BlockMask() : a.mask};
   }
   [[nodiscard]] AttentionForward forward(DType type, const Arrays& a) const {
-    return {shape(type, a.key_offsets),
+    return {shape(type, a),
             view(a.queries, query_row(), case_.queries),
             key(a.queries, a.keys, 0),
             key(a.queries, a.keys, 1),
@@ -136,17 +168,30 @@ struct HostProblem {
         dqueries(views.query_elements(), kUntouched),
         dkeys(views.key_elements(), kUntouched),
         lse(static_cast<size_t>(c.batch * c.heads * c.queries), 77.0F),
-        key_offsets(c.key_offsets) {}
+        key_offsets(c.key_offsets),
+        key_lengths(c.key_lengths),
+        by_query(c.key_blocks),
+        by_key(by_keys(c.key_blocks, (c.keys + BlockMask::kRows - 1) / BlockMask::kRows)) {}
 
   [[nodiscard]] Arrays arrays() {
-    return {queries.data(),  keys.data(),  dout.data(), out.data(),
-            dqueries.data(), dkeys.data(), lse.data(),  key_offsets.data()};
+    return {queries.data(),
+            keys.data(),
+            dout.data(),
+            out.data(),
+            dqueries.data(),
+            dkeys.data(),
+            lse.data(),
+            key_offsets.data(),
+            key_lengths.data(),
+            {by_query.offsets.data(), by_query.blocks.data(), by_key.offsets.data(),
+             by_key.blocks.data()}};
   }
 
   Views views;
   std::vector<uint16_t> queries, keys, dout, out, dqueries, dkeys;
   std::vector<float> lse;
-  std::vector<int32_t> key_offsets;
+  std::vector<int32_t> key_offsets, key_lengths;
+  BlockLists by_query, by_key;
 };
 
 /// The problem in the GPU's memory.
@@ -159,16 +204,31 @@ struct DeviceProblem {
         dqueries(host.dqueries),
         dkeys(host.dkeys),
         lse(host.lse),
-        key_offsets(host.key_offsets) {}
+        key_offsets(host.key_offsets),
+        key_lengths(host.key_lengths),
+        by_query_offsets(host.by_query.offsets),
+        by_query_blocks(host.by_query.blocks),
+        by_key_offsets(host.by_key.offsets),
+        by_key_blocks(host.by_key.blocks) {}
 
   [[nodiscard]] Arrays arrays() const {
-    return {queries.data(),  keys.data(),  dout.data(), out.data(),
-            dqueries.data(), dkeys.data(), lse.data(),  key_offsets.data()};
+    return {queries.data(),
+            keys.data(),
+            dout.data(),
+            out.data(),
+            dqueries.data(),
+            dkeys.data(),
+            lse.data(),
+            key_offsets.data(),
+            key_lengths.data(),
+            {by_query_offsets.data(), by_query_blocks.data(), by_key_offsets.data(),
+             by_key_blocks.data()}};
   }
 
   DeviceArray<uint16_t> queries, keys, dout, out, dqueries, dkeys;
   DeviceArray<float> lse;
-  DeviceArray<int32_t> key_offsets;
+  DeviceArray<int32_t> key_offsets, key_lengths;
+  DeviceArray<int32_t> by_query_offsets, by_query_blocks, by_key_offsets, by_key_blocks;
 };
 
 void run_backward(const AttentionBackward& call) {
@@ -191,6 +251,9 @@ Call sample_of(const Call& call, int64_t b) {
   one.q.data = shifted(call.q, b);
   one.out.data = shifted(call.out, b);
   const bool ragged = call.shape.key_offsets != nullptr;
+  if (call.shape.key_lengths != nullptr) {
+    one.shape.key_lengths += b;
+  }
   if (ragged) {
     one.shape.key_offsets += b;
   } else {
@@ -259,7 +322,7 @@ void compare(const Case& c, DType type) {
   SCOPED_TRACE(testing::Message() << c << " " << to_string(type));
   HostProblem host(c, type);
   const DeviceProblem device(host);
-  ASSERT_TRUE(cuda::attention_supported(host.views.shape(type, host.key_offsets.data())));
+  ASSERT_TRUE(cuda::attention_supported(host.views.shape(type, host.arrays())));
 
   run_reference(host.views.forward(type, host.arrays()));
   ASSERT_EQ(cuda::attention_forward(host.views.forward(type, device.arrays()), nullptr),
@@ -373,9 +436,81 @@ TEST_F(GpuAttentionTest, EqualsTheCpuWithRaggedKeys) {
   compare({5, 32, 64, 120, 64, Layout::kSeparate, short_keys}, DType::kF16);
 }
 
+bool has_masks() {
+  AttentionShape shape{1, 1, 256, 256, 64, DType::kBF16};
+  const int32_t any = 0;
+  shape.mask.key_offsets = &any;
+  return cuda::attention_supported(shape);
+}
+
+/// Every so many of all pairs of blocks, and the diagonal.
+std::vector<std::vector<int32_t>> some_blocks(int64_t queries, int64_t keys, uint64_t each) {
+  const auto blocks = [](int64_t rows) { return (rows + BlockMask::kRows - 1) / BlockMask::kRows; };
+  std::vector<std::vector<int32_t>> lists(static_cast<size_t>(blocks(queries)));
+  uint64_t state = 1;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    for (int64_t j = 0; j < blocks(keys); ++j) {
+      state = state * 6364136223846793005U + 1442695040888963407U;
+      if ((state >> 33U) % each == 0 || static_cast<int64_t>(i) % blocks(keys) == j) {
+        lists[i].push_back(static_cast<int32_t>(j));
+      }
+    }
+  }
+  return lists;
+}
+
+TEST_F(GpuAttentionTest, EqualsTheCpuOverAMaskOfBlocks) {
+  if (!has_masks()) {
+    GTEST_SKIP() << "no own kernels over masks on this GPU";
+  }
+  const auto masked = [](Case c, uint64_t each) {
+    c.key_blocks = some_blocks(c.queries, c.keys, each);
+    return c;
+  };
+  for (const int64_t head_dim : {64, 72, 128}) {
+    // Last blocks with one tile, with a part of one, with both.
+    for (const int64_t length : {1, 64, 128, 129, 192, 193, 700, 1024}) {
+      compare(masked({2, 2, length, length, head_dim}, 3), DType::kBF16);
+    }
+    compare(masked({1, 2, 640, 640, head_dim, Layout::kTemporal}, 2), DType::kF16);
+    compare(masked({1, 1, 300, 900, head_dim, Layout::kSeparate}, 4), DType::kBF16);
+    compare(masked({1, 1, 900, 300, head_dim, Layout::kSeparate}, 4), DType::kF16);
+    compare(masked({1, 2, 512, 512, head_dim}, 1), DType::kBF16);       // all
+    compare(masked({1, 2, 1300, 1300, head_dim}, 1000), DType::kBF16);  // one each
+  }
+  // More items than multiprocessors.
+  compare(masked({5, 16, 515, 515, 64}, 2), DType::kBF16);
+  // Blocks of keys that nobody attends to have no gradient.
+  Case alone{1, 2, 256, 512, 128, Layout::kSeparate};
+  alone.key_blocks = {{1}, {1, 3}};
+  compare(alone, DType::kBF16);
+}
+
+TEST_F(GpuAttentionTest, EqualsTheCpuOverAMaskWithLengthsOfKeys) {
+  if (!has_masks()) {
+    GTEST_SKIP() << "no own kernels over masks on this GPU";
+  }
+  for (const int64_t head_dim : {64, 128}) {
+    Case c{3, 2, 700, 700, head_dim, Layout::kSeparate};
+    c.key_blocks = some_blocks(700, 700, 2);
+    for (std::vector<int32_t>& list : c.key_blocks) {
+      if (list.front() != 0) {
+        list.insert(list.begin(), 0);
+      }
+    }
+    c.key_lengths = {700, 513, 90};
+    compare(c, DType::kBF16);
+  }
+}
+
 TEST_F(GpuAttentionTest, GivesTheSameBitsTwice) {
-  for (const Case& c : {Case{9, 4, 257, 257, 72}, Case{1, 3, 1000, 256, 72, Layout::kSeparate},
-                        Case{140, 4, 129, 129, 72}}) {
+  std::vector<Case> cases = {
+      {9, 4, 257, 257, 72}, {1, 3, 1000, 256, 72, Layout::kSeparate}, {140, 4, 129, 129, 72}};
+  if (has_masks()) {
+    cases.push_back({2, 4, 700, 700, 128});
+    cases.back().key_blocks = some_blocks(700, 700, 2);
+  }
+  for (const Case& c : cases) {
     HostProblem host(c, DType::kBF16);
     std::vector<std::vector<uint16_t>> results;
     for (int i = 0; i < 2; ++i) {

@@ -335,7 +335,7 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
       readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
     }
   }
-  EXPECT_EQ(readers.size(), 26U);
+  EXPECT_EQ(readers.size(), 27U);
   for (const auto& [key, names] : readers) {
     ASSERT_TRUE(help.contains("model." + key)) << key;
     EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));
@@ -352,6 +352,7 @@ TEST(FamiliesTest, KeysWithoutAUseAreRefused) {
       {"time_position_scale", "0.5"},
       {"rotary_3d", "true"},
       {"window", "[2, 4, 4]"},
+      {"sliding_window", "[0, 9, 9]"},
       {"given_embedders", "true"},
       {"kv_compress", "conv"},
       {"kv_compress_factor", "4"},

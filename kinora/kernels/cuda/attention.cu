@@ -63,6 +63,9 @@ cudaError_t with_head_dim(int64_t head_dim, const Function& function) {
 }
 
 bool is_supported(const AttentionShape& shape, const Gpu& gpu) {
+  if (shape.mask.any()) {
+    return attention::blocks_supported(shape, gpu);
+  }
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max() / 2;
   const bool has_type = (shape.type == DType::kBF16 && gpu.capability >= 80) ||
                         (shape.type == DType::kF16 && gpu.capability >= 75);
@@ -162,6 +165,9 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
   if (call.shape.batch * call.shape.heads == 0) {
     return cudaSuccess;
   }
+  if (call.shape.mask.any()) {
+    return attention::launch_blocks_forward(call, gpu, stream);
+  }
   if (is_short(call.shape, gpu)) {
     return with_head_dim(call.shape.head_dim, [&](auto head_dim) {
       return attention::launch_short_forward<head_dim()>(call, stream);
@@ -178,7 +184,13 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
 size_t attention_backward_workspace_bytes(const AttentionShape& shape) {
   Gpu gpu;
   if (shape.batch * shape.heads == 0 || current_gpu(&gpu) != cudaSuccess ||
-      !is_supported(shape, gpu) || is_short(shape, gpu)) {
+      !is_supported(shape, gpu)) {
+    return 0;
+  }
+  if (shape.mask.any()) {
+    return attention::blocks_backward_workspace_bytes(shape);
+  }
+  if (is_short(shape, gpu)) {
     return 0;
   }
   if (attention::wgmma_backward_supported(shape, gpu)) {
@@ -206,6 +218,9 @@ cudaError_t attention_backward(const AttentionBackward& call, void* workspace,
   }
   if (call.shape.batch * call.shape.heads == 0) {
     return cudaSuccess;
+  }
+  if (call.shape.mask.any()) {
+    return attention::launch_blocks_backward(call, workspace, stream);
   }
   if (is_short(call.shape, gpu)) {
     return with_head_dim(call.shape.head_dim, [&](auto head_dim) {

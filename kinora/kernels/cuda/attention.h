@@ -13,7 +13,8 @@ namespace kinora::kernels::cuda {
 
 /// Whether own kernels exist for this shape on the current GPU: head_dim 32, 40, 64, 72, 80, 96,
 /// 128 or 160, bf16 (compute capability 8.0 or newer) or fp16 (7.5), lengths of at least 1, scale >
-/// 0. For others the launchers return cudaErrorNotSupported.
+/// 0; with a BlockMask 64, 72 or 128, and capability 9.0. For others the launchers return
+/// cudaErrorNotSupported.
 [[nodiscard]] bool attention_supported(const AttentionShape& shape);
 
 /// A sample without keys gives out 0 and lse -inf.

@@ -192,11 +192,18 @@ struct Product;
 #define KINORA_TEXT_5 KINORA_TEXT_4 ", %16, %17, %18, %19"
 #define KINORA_TEXT_8 KINORA_TEXT_5 ", %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define KINORA_TEXT_9 KINORA_TEXT_8 ", %32, %33, %34, %35"
+#define KINORA_TEXT_16                                                                         \
+  KINORA_TEXT_9                                                                                \
+  ", %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53" \
+  ", %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define KINORA_ACC(n) "+f"(acc[n][0]), "+f"(acc[n][1]), "+f"(acc[n][2]), "+f"(acc[n][3])
 #define KINORA_ACC_4 KINORA_ACC(0), KINORA_ACC(1), KINORA_ACC(2), KINORA_ACC(3)
 #define KINORA_ACC_5 KINORA_ACC_4, KINORA_ACC(4)
 #define KINORA_ACC_8 KINORA_ACC_5, KINORA_ACC(5), KINORA_ACC(6), KINORA_ACC(7)
 #define KINORA_ACC_9 KINORA_ACC_8, KINORA_ACC(8)
+#define KINORA_ACC_16                                                                          \
+  KINORA_ACC_9, KINORA_ACC(9), KINORA_ACC(10), KINORA_ACC(11), KINORA_ACC(12), KINORA_ACC(13), \
+      KINORA_ACC(14), KINORA_ACC(15)
 
 // i0 ...: the numbers of the operands behind the accumulator.
 #define KINORA_PRODUCT_OF(Type, name, tiles, columns, i0, i1, i2, i3, i4, i5, i6)                  \
@@ -234,5 +241,6 @@ KINORA_PRODUCT(4, 32, 16, 17, 18, 19, 20, 21, 22)
 KINORA_PRODUCT(5, 40, 20, 21, 22, 23, 24, 25, 26)
 KINORA_PRODUCT(8, 64, 32, 33, 34, 35, 36, 37, 38)
 KINORA_PRODUCT(9, 72, 36, 37, 38, 39, 40, 41, 42)
+KINORA_PRODUCT(16, 128, 64, 65, 66, 67, 68, 69, 70)
 
 }  // namespace kinora::kernels::cuda::attention

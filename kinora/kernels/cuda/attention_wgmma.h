@@ -27,4 +27,16 @@ namespace kinora::kernels::cuda::attention {
 [[nodiscard]] cudaError_t launch_wgmma_backward(const AttentionBackward& call, void* workspace,
                                                 const Gpu& gpu, cudaStream_t stream);
 
+/// Over a mask of blocks: head_dim 64, 72 and 128, no offsets of keys.
+[[nodiscard]] bool blocks_supported(const AttentionShape& shape, const Gpu& gpu);
+
+[[nodiscard]] cudaError_t launch_blocks_forward(const AttentionForward& call, const Gpu& gpu,
+                                                cudaStream_t stream);
+
+[[nodiscard]] size_t blocks_backward_workspace_bytes(const AttentionShape& shape);
+
+/// @param workspace  blocks_backward_workspace_bytes
+[[nodiscard]] cudaError_t launch_blocks_backward(const AttentionBackward& call, void* workspace,
+                                                 cudaStream_t stream);
+
 }  // namespace kinora::kernels::cuda::attention

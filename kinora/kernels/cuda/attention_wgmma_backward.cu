@@ -21,22 +21,20 @@
 #include <algorithm>
 #include <limits>
 
-#include "kinora/kernels/cuda/attention_wgmma.cuh"
 #include "kinora/kernels/cuda/attention_wgmma.h"
+#include "kinora/kernels/cuda/attention_wgmma_backward.cuh"
 
 namespace kinora::kernels::cuda::attention {
 namespace {
 
 constexpr int kSummers = kGroupThreads - 32;  // threads that sum up parts of dQ
-constexpr int kStatsThreads = 256;
-constexpr int kKeys = 256;    // of a block
-constexpr int kQueries = 64;  // of a tile
+constexpr int kKeys = 256;                    // of a block
+constexpr int kQueries = kTileRows;
 constexpr int kGroupKeys = 128;
 constexpr int kSubKeys = 64;  // of a product
 constexpr int kMaxCluster = 8;
 constexpr int kDsPlane = kKeys * 16;
 constexpr int kDsBytes = kQueries / 8 * kDsPlane;
-constexpr int kStatsBytes = kQueries * static_cast<int>(sizeof(float2));
 
 struct Plan {
   AttentionBackward call;
@@ -46,7 +44,7 @@ struct Plan {
   uint32_t heads_reciprocal = 0;  // 2^32 / heads, rounded up: exact for batch heads^2 < 2^32
   Rounds rounds;                  // of clusters over the heads
   int cluster = 0;                // blocks that share a head
-  float2* stats = nullptr;  // [num_heads][num_tiles 64]: -lse / scale, -delta; zeros at the end
+  float2* stats = nullptr;        // stats_kernel()'s
 };
 
 /// Shared memory. K and V of heads take turns in a ring of their own; where the parts of dQ leave
@@ -78,52 +76,6 @@ struct Memory {
   static constexpr int kPartsFull = kDsEmpty + 16;     // [2]: all parts are there
   static constexpr int kPartsEmpty = kPartsFull + 16;  // [2]: they have been summed up
 };
-
-/// stats of each query. Four lanes a row of a head, rows of all heads one after the other.
-template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(kStatsThreads) stats_kernel(const __grid_constant__ Plan plan) {
-  constexpr int kChunks = kHeadDim / 8;
-  const AttentionShape& shape = plan.call.shape;
-  const int64_t index = (static_cast<int64_t>(blockIdx.x) * kStatsThreads + threadIdx.x) / 4;
-  const int t = static_cast<int>(threadIdx.x) & 3;
-  const int64_t padded = static_cast<int64_t>(plan.num_tiles) * kQueries;
-  const int64_t h = index % shape.heads;
-  const int64_t query = index / shape.heads % padded;
-  const int64_t b = index / shape.heads / padded;
-  if (b >= shape.batch) {
-    return;  // whole quads; the shuffles below name their quad alone
-  }
-  float2 stats = make_float2(0.0F, 0.0F);
-  if (query < shape.query_length) {
-    const uint16_t* out = row_of(plan.call.out, b, query, h);
-    const uint16_t* dout = row_of(plan.call.dout, b, query, h);
-    float sum = 0.0F;
-#pragma unroll
-    for (int c = 0; c < (kChunks + 3) / 4; ++c) {
-      const int chunk = 4 * c + t;
-      if (chunk < kChunks) {
-        const uint4 x = *reinterpret_cast<const uint4*>(out + chunk * 8);
-        const uint4 y = *reinterpret_cast<const uint4*>(dout + chunk * 8);
-        const uint32_t xs[4] = {x.x, x.y, x.z, x.w};
-        const uint32_t ys[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 left = unpack<T>(xs[i]);
-          const float2 right = unpack<T>(ys[i]);
-          sum += left.x * right.x + left.y * right.y;
-        }
-      }
-    }
-    const unsigned quad = 0xfU << (threadIdx.x & 28U);
-    sum += __shfl_xor_sync(quad, sum, 1);
-    sum += __shfl_xor_sync(quad, sum, 2);
-    stats = make_float2(
-        -plan.call.lse[(b * shape.heads + h) * shape.query_length + query] / shape.scale, -sum);
-  }
-  if (t == 0) {
-    plan.stats[(b * shape.heads + h) * padded + query] = stats;
-  }
-}
 
 struct Maps {
   CUtensorMap q, k, v, dout;
@@ -158,30 +110,9 @@ __device__ __forceinline__ void store_cluster(uint32_t address, float x, float y
       : "memory");
 }
 
-/// Where a thread of the computing warpgroups stands.
-struct Place {
-  int row;  // of a product of 64 rows; its second one is 8 further
-  int t;
-};
-
-/// Read anew each time: registers are scarcer than instructions here.
-__device__ __forceinline__ Place place() {
-  int thread = 0;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-  return {thread / 32 % 4 * 16 + thread % 32 / 4, thread & 3};
-}
-
 /// Arrives at a barrier of any block of the cluster.
 __device__ __forceinline__ void arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-/// Once for the warp, whose products have ended.
-__device__ __forceinline__ void arrive_warp(uint32_t barrier) {
-  __syncwarp();
-  if (is_elected()) {
-    arrive(barrier);
-  }
 }
 
 /// Of the threads that sum up parts of dQ.
@@ -290,49 +221,6 @@ __device__ __forceinline__ void sum_heads(const Plan& plan, uint32_t memory, int
       if (thread < plan.cluster) {
         arrive_cluster(address_in(memory + M::kPartsEmpty + slot * 8, thread));
       }
-    }
-  }
-}
-
-/// acc [64 keys x 64 queries] += A B^T over head_dim.
-/// @param a  first key's row in plane 0;  @param b  the tile in plane 0
-template <typename T, int kHeadDim>
-__device__ __forceinline__ void multiply_dim(float (&acc)[8][4], uint32_t a, uint32_t b) {
-  using M = Memory<kHeadDim, false>;
-#pragma unroll
-  for (int step = 0; step < kPlanes<kHeadDim>; ++step) {
-    Product<T, 8>::template of_shared<0>(acc, over_dim(a + step * M::kKeyPlane),
-                                         over_dim(b + step * M::kQueryPlane), 1);
-  }
-}
-
-/// acc [64 keys x head_dim] += A B, A [64 keys x 64 queries] packed from accumulators.
-/// @param b  the tile in plane 0
-template <typename T, int kHeadDim>
-__device__ __forceinline__ void multiply_queries(float (&acc)[kHeadDim / 8][4],
-                                                 const uint32_t (&words)[8][2], uint32_t b) {
-  using M = Memory<kHeadDim, false>;
-#pragma unroll
-  for (int step = 0; step < kQueries / 16; ++step) {
-    const uint32_t a[4] = {words[2 * step][0], words[2 * step][1], words[2 * step + 1][0],
-                           words[2 * step + 1][1]};
-    Product<T, kHeadDim / 8>::template of_registers<1>(
-        acc, a, over_rows(b + step * 512, M::kQueryPlane), 1);
-  }
-}
-
-/// What S^T and dP^T begin with: -lse / scale and -delta of their queries.
-__device__ __forceinline__ void load_stats(float (&s)[8][4], float (&dp)[8][4], uint32_t stats) {
-  stats += 2 * place().t * static_cast<int>(sizeof(float2));
-#pragma unroll
-  for (int n = 0; n < 8; ++n) {
-    const float4 q = load_shared_float4(stats + n * 8 * static_cast<int>(sizeof(float2)));
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      s[n][2 * half] = q.x;
-      s[n][2 * half + 1] = q.z;
-      dp[n][2 * half] = q.y;
-      dp[n][2 * half + 1] = q.w;
     }
   }
 }
@@ -578,9 +466,10 @@ __device__ __forceinline__ void compute_heads(const Plan& plan, const uint32_t s
         pin(s);
         pin(dp);
         begin_products();
-        multiply_dim<T, kHeadDim>(s, memory + M::kKeyRing + k_slot * M::kKeyBytes + key * 32, q);
-        multiply_dim<T, kHeadDim>(dp, memory + M::kKeyRing + v_slot * M::kKeyBytes + key * 32,
-                                  dout);
+        multiply_dim<T, kHeadDim, M::kKeyPlane, M::kQueryPlane>(
+            s, memory + M::kKeyRing + k_slot * M::kKeyBytes + key * 32, q);
+        multiply_dim<T, kHeadDim, M::kKeyPlane, M::kQueryPlane>(
+            dp, memory + M::kKeyRing + v_slot * M::kKeyBytes + key * 32, dout);
         commit_products();
         wait_products<0>();
         pin(s);
@@ -599,8 +488,8 @@ __device__ __forceinline__ void compute_heads(const Plan& plan, const uint32_t s
         }
         float dq[kDqTiles][4];
         begin_products();
-        multiply_queries<T, kHeadDim>(dv[sub], p, dout);
-        multiply_queries<T, kHeadDim>(dk[sub], ds, q);
+        multiply_tile<T, kHeadDim, M::kQueryPlane>(dv[sub], p, dout);
+        multiply_tile<T, kHeadDim, M::kQueryPlane>(dk[sub], ds, q);
         if (sub == 0) {
           start_dq(dq, memory, count - 1);
         }
@@ -746,10 +635,7 @@ cudaError_t launch_as(Plan& plan, const Maps& maps, const Gpu& gpu, cudaStream_t
   }
   plan.rounds = Rounds(plan.num_heads, std::max(1, std::min(places, plan.num_heads)));
   config.gridDim = {static_cast<unsigned>(plan.rounds.workers * plan.cluster), 1, 1};
-  const int64_t quads = static_cast<int64_t>(plan.num_heads) * plan.num_tiles * kQueries;
-  const auto blocks = static_cast<unsigned>((quads * 4 + kStatsThreads - 1) / kStatsThreads);
-  stats_kernel<T, kHeadDim><<<blocks, kStatsThreads, 0, stream>>>(plan);
-  error = cudaGetLastError();
+  error = launch_stats<T, kHeadDim>(plan.call, plan.num_tiles, plan.stats, stream);
   return error != cudaSuccess ? error : cudaLaunchKernelEx(&config, kernel, plan, maps);
 }
 
@@ -784,7 +670,7 @@ cudaError_t launch(Plan& plan, const Gpu& gpu, cudaStream_t stream) {
 }
 
 int64_t padded_queries(const AttentionShape& shape) {
-  return (shape.query_length + kQueries - 1) / kQueries * kQueries;
+  return tiles_of(shape.query_length) * kQueries;
 }
 
 }  // namespace

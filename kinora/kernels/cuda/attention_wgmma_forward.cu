@@ -3,7 +3,7 @@
 //
 // Layout: persistent blocks of three warpgroups, one a multiprocessor, that walk over items: up to
 // 256 queries of a head and all its keys. Two threads of the first warpgroup only start copies of
-// the copy engine, one for keys and values, in tiles of 64 through a ring of 7 stages, and one for
+// the copy engine, one for keys and values, in tiles of 64 through a ring of stages, and one for
 // queries, through two buffers; neither waits for the other, and neither ring drains between items.
 // The other warpgroups compute. Each has two tiles of 64 queries in turns: while the tensor cores
 // do O += P V of the one and its S = Q K^T with the next keys, its threads do the softmax of the
@@ -24,6 +24,9 @@
 // instructions a warp. Of the 2 x 2 tiles in turns, the tensor cores' 1216 cycles are the longest.
 // N 256: 16 such tiles a head, 4.9 k cycles; memory 147 KB = 8.2 k.
 // Limits: capability 9.0 (compiled for 90a), head_dim 64 or 72, no ragged keys.
+//
+// Over a mask of blocks (BlockMask), then also with head_dim 128 and lengths of keys: an item is a
+// block of 128 queries, whose tiles of keys are those of its list.
 #include <algorithm>
 #include <cfloat>
 #include <limits>
@@ -39,7 +42,8 @@ namespace {
 
 constexpr int kTileRows = 64;  // queries of a product, keys of a stage, rows of a copy
 constexpr int kScoreTiles = kTileRows / 8;
-constexpr int kStages = 7;
+constexpr int kBlockRows = static_cast<int>(BlockMask::kRows);
+constexpr int kBlockTiles = kBlockRows / kTileRows;
 constexpr int kBuffers = 2;                                  // of queries
 constexpr uint32_t kPlane = kTileRows * kPlaneElements * 2;  // bytes of a tile
 
@@ -53,7 +57,7 @@ struct Maps {
 struct Plan {
   AttentionForward call;
   float scale_log2 = 0.0F;
-  int num_tiles = 0;   // of keys
+  int num_tiles = 0;   // of all keys
   int head_items = 0;  // items of a head
   int num_items = 0;
   Rounds rounds;  // of blocks over the items
@@ -62,6 +66,7 @@ struct Plan {
 /// Shared memory. kSubs: tiles of queries of a warpgroup.
 template <int kHeadDim, int kSubs>
 struct Memory {
+  static constexpr int kStages = kHeadDim <= 72 ? 7 : 5;
   static constexpr int kTiles = kSubs * kConsumers;  // of queries, of an item
   static constexpr int kQueries = kTiles * kTileRows;
   static constexpr int kTileBytes = kPlanes<kHeadDim> * kPlane;
@@ -94,7 +99,33 @@ struct Item {
   int first;
 };
 
+/// The tiles of keys of an item; kBlocks: those that the mask has.
+template <bool kBlocks>
+struct Tiles {
+  __device__ __forceinline__ Tiles(const Plan& plan, const Item& item) : count(plan.num_tiles) {
+    if constexpr (kBlocks) {
+      const BlockMask& mask = plan.call.shape.mask;
+      const int32_t* offsets = mask.key_offsets + item.first / kBlockRows;
+      blocks = mask.key_blocks + offsets[0];
+      const int num_blocks = offsets[1] - offsets[0];
+      // Of the last block of all there may be one tile.
+      count = num_blocks * kBlockTiles -
+              ((blocks[num_blocks - 1] + 1) * kBlockTiles > plan.num_tiles ? 1 : 0);
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ int first_key(int tile) const {
+    if constexpr (kBlocks) {
+      return blocks[tile / kBlockTiles] * kBlockRows + tile % kBlockTiles * kTileRows;
+    } else {
+      return tile * kTileRows;
+    }
+  }
+  int count;
+  const int32_t* blocks = nullptr;
+};
+
 /// A stage of the ring, and the parity of the round.
+template <int kStages>
 struct Place {
   uint32_t slot = 0;
   uint32_t parity = 0;
@@ -108,19 +139,20 @@ struct Place {
 };
 
 /// Fetches all keys and values of this block's items. One thread.
-template <int kHeadDim, int kSubs>
+template <int kHeadDim, int kSubs, bool kBlocks>
 __device__ __forceinline__ void copy_keys(const Plan& plan, const Maps& maps, uint32_t memory) {
   using M = Memory<kHeadDim, kSubs>;
-  Place place;
+  Place<M::kStages> place;
   for (int number = plan.rounds.first(static_cast<int>(blockIdx.x)); number < plan.num_items;
        number = plan.rounds.next(number)) {
     const Item item(plan, number, M::kQueries);
+    const Tiles<kBlocks> tiles(plan, item);
 #pragma unroll 1
-    for (int tile = 0; tile < plan.num_tiles; ++tile, place.advance()) {
+    for (int tile = 0; tile < tiles.count; ++tile, place.advance()) {
       const uint32_t stage = memory + M::kRing + place.slot * M::kStageBytes;
       const uint32_t keys_full = memory + M::kKeysFull + place.slot * 8;
       const uint32_t values_full = memory + M::kValuesFull + place.slot * 8;
-      const int first = tile * kTileRows;
+      const int first = tiles.first_key(tile);
       wait_for(memory + M::kEmpty + place.slot * 8, place.parity ^ 1);
       expect_bytes(keys_full, M::kTileBytes);
       load_rows<kHeadDim>(stage, kPlane, maps.k, first, item.h, item.b, keys_full);
@@ -295,8 +327,8 @@ __device__ __forceinline__ void sync_group(int group) {
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t staged(int row, int chunk) {
   constexpr int kChunks = kHeadDim / 8;
-  static_assert(kChunks == 8 || kChunks % 2 == 1);
-  return (row * kChunks + (kChunks == 8 ? chunk ^ (row & 7) : chunk)) * 16;
+  static_assert(kChunks % 8 == 0 || kChunks % 2 == 1);
+  return (row * kChunks + (kChunks % 8 == 0 ? chunk ^ (row & 7) : chunk)) * 16;
 }
 
 /// Writes a warp's 16 rows of the output and lse.
@@ -344,17 +376,16 @@ __device__ __forceinline__ void store_queries(const Queries<kHeadDim>& queries, 
 
 /// What the other warpgroups do.
 /// @param group  of them;  @param warp  of the group
-template <typename T, int kHeadDim, int kSubs>
+template <typename T, int kHeadDim, int kSubs, bool kBlocks>
 __device__ __forceinline__ void compute_items(const Plan& plan, uint32_t memory, int group,
                                               int warp, int lane) {
   using M = Memory<kHeadDim, kSubs>;
-  const int num_keys = static_cast<int>(plan.call.shape.key_length);
   const uint32_t first_queries = lower(over_dim(memory + M::kQ + group * M::kTileBytes));
   const uint32_t first_keys = lower(over_dim(memory + M::kRing));
   const uint32_t first_values = lower(over_rows(memory + M::kRing + M::kTileBytes, kPlane));
   Queries<kHeadDim> queries[kSubs] = {};
   float s[kSubs][kScoreTiles][4];
-  Place place;  // of the tile of keys
+  Place<M::kStages> place;  // of the tile of keys
   uint32_t items = 0;
   const auto tile_of_sub = [&](int sub) { return sub * kConsumers + group; };
   const auto start_sub = [&](int sub, uint32_t item, uint32_t slot) {
@@ -370,10 +401,10 @@ __device__ __forceinline__ void compute_items(const Plan& plan, uint32_t memory,
   const auto wait_for_queries = [&](uint32_t item) {
     wait_for(memory + M::kQueriesFull + item % kBuffers * 8, item / kBuffers & 1);
   };
-  const auto wait_for_keys = [&](const Place& at) {
+  const auto wait_for_keys = [&](const Place<M::kStages>& at) {
     wait_for(memory + M::kKeysFull + at.slot * 8, at.parity);
   };
-  const auto wait_for_values = [&](const Place& at) {
+  const auto wait_for_values = [&](const Place<M::kStages>& at) {
     wait_for(memory + M::kValuesFull + at.slot * 8, at.parity);
   };
   const auto store_sub = [&](int sub, int number, uint32_t item) {
@@ -389,13 +420,14 @@ __device__ __forceinline__ void compute_items(const Plan& plan, uint32_t memory,
   // and those of the last one may be on their way. The next tile of keys may be the next item's;
   // behind the last item, products of whatever is there, which nobody looks at, keep this code free
   // of branches between the products.
-  const auto step = [&](auto is_first, int previous, int number, int tile) {
+  const auto step = [&](auto is_first, int previous, int number, const Tiles<kBlocks>& tiles,
+                        int num_keys, int tile) {
     constexpr bool kFirst = decltype(is_first)::value;
-    const bool last = tile + 1 == plan.num_tiles;
+    const bool last = tile + 1 == tiles.count;
     const bool has_next = !last || plan.rounds.next(number) < plan.num_items;
     const uint32_t next_item = items + (last ? 1 : 0);
-    const uint32_t previous_slot = (place.slot == 0 ? kStages : place.slot) - 1;
-    Place next = place;
+    const uint32_t previous_slot = (place.slot == 0 ? M::kStages : place.slot) - 1;
+    Place<M::kStages> next = place;
     next.advance();
 #pragma unroll
     for (int sub = 0; sub < kSubs; ++sub) {
@@ -408,7 +440,7 @@ __device__ __forceinline__ void compute_items(const Plan& plan, uint32_t memory,
           }
         }
       }
-      mask_scores(s[sub], num_keys - tile * kTileRows, lane);
+      mask_scores(s[sub], num_keys - tiles.first_key(tile), lane);
       float e[kScoreTiles][4];
       float factors[2];
       const bool raised =
@@ -464,10 +496,14 @@ __device__ __forceinline__ void compute_items(const Plan& plan, uint32_t memory,
   int previous = 0;
   int number = plan.rounds.first(static_cast<int>(blockIdx.x));
   do {  // at least one
-    step(std::true_type(), previous, number, 0);
+    const Item item(plan, number, M::kQueries);
+    const Tiles<kBlocks> tiles(plan, item);
+    const int num_keys = kBlocks ? key_range(plan.call.shape, item.b).count
+                                 : static_cast<int>(plan.call.shape.key_length);
+    step(std::true_type(), previous, number, tiles, num_keys, 0);
 #pragma unroll 1
-    for (int tile = 1; tile < plan.num_tiles; ++tile) {
-      step(std::false_type(), previous, number, tile);
+    for (int tile = 1; tile < tiles.count; ++tile) {
+      step(std::false_type(), previous, number, tiles, num_keys, tile);
     }
     ++items;
     previous = number;
@@ -480,7 +516,7 @@ __device__ __forceinline__ void compute_items(const Plan& plan, uint32_t memory,
   }
 }
 
-template <typename T, int kHeadDim, int kSubs>
+template <typename T, int kHeadDim, int kSubs, bool kBlocks>
 __device__ __forceinline__ void walk(const Plan& plan, const Maps& maps) {
   using M = Memory<kHeadDim, kSubs>;
   const uint32_t memory = shared_base();
@@ -489,7 +525,7 @@ __device__ __forceinline__ void walk(const Plan& plan, const Maps& maps) {
   const int warp = __shfl_sync(0xffffffffU, thread >> 5, 0);
   if (thread == 0) {
     constexpr int kWarps = kConsumers * kGroupThreads / 32;
-    for (int slot = 0; slot < kStages; ++slot) {
+    for (int slot = 0; slot < M::kStages; ++slot) {
       init_barrier(memory + M::kKeysFull + slot * 8, 1);
       init_barrier(memory + M::kValuesFull + slot * 8, 1);
       init_barrier(memory + M::kEmpty + slot * 8, kWarps);
@@ -504,24 +540,24 @@ __device__ __forceinline__ void walk(const Plan& plan, const Maps& maps) {
   if (warp < 4) {
     set_registers<24, false>();
     if (warp == 0 && is_elected()) {
-      copy_keys<kHeadDim, kSubs>(plan, maps, memory);
+      copy_keys<kHeadDim, kSubs, kBlocks>(plan, maps, memory);
     } else if (warp == 1 && is_elected()) {
       copy_queries<kHeadDim, kSubs>(plan, maps, memory);
     }
   } else {
     set_registers<240, true>();
-    compute_items<T, kHeadDim, kSubs>(plan, memory, warp / 4 - 1, warp % 4, thread & 31);
+    compute_items<T, kHeadDim, kSubs, kBlocks>(plan, memory, warp / 4 - 1, warp % 4, thread & 31);
   }
 }
 
 #endif
 
-/// kSubs: tiles of queries of a warpgroup.
-template <typename T, int kHeadDim, int kSubs>
+/// kSubs: tiles of queries of a warpgroup. kBlocks: over a mask of blocks.
+template <typename T, int kHeadDim, int kSubs, bool kBlocks>
 __global__ void __launch_bounds__(kThreads, 1)
     wgmma_forward_kernel(const __grid_constant__ Plan plan, const __grid_constant__ Maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  walk<T, kHeadDim, kSubs>(plan, maps);
+  walk<T, kHeadDim, kSubs, kBlocks>(plan, maps);
 #else
   __trap();
 #endif
@@ -532,7 +568,7 @@ int64_t items_of_head(const AttentionShape& shape, int subs) {
   return (shape.query_length + queries - 1) / queries;
 }
 
-template <typename T, int kHeadDim, int kSubs>
+template <typename T, int kHeadDim, int kSubs, bool kBlocks>
 cudaError_t launch_as(const AttentionForward& call, const Gpu& gpu, cudaStream_t stream) {
   const AttentionShape& shape = call.shape;
   Plan plan;
@@ -552,7 +588,7 @@ cudaError_t launch_as(const AttentionForward& call, const Gpu& gpu, cudaStream_t
   if (error != cudaSuccess) {
     return error;
   }
-  const auto kernel = wgmma_forward_kernel<T, kHeadDim, kSubs>;
+  const auto kernel = wgmma_forward_kernel<T, kHeadDim, kSubs, kBlocks>;
   constexpr int kBytes = Memory<kHeadDim, kSubs>::kBytes;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) {
@@ -574,8 +610,8 @@ cudaError_t launch_typed(const AttentionForward& call, const Gpu& gpu, cudaStrea
   // They also need two tiles of keys an item: its first step would else wait for the next queries
   // before it frees their buffer.
   const bool single = call.shape.key_length <= kTileRows || 8 * cost(1) < 7 * cost(2);
-  return single ? launch_as<T, kHeadDim, 1>(call, gpu, stream)
-                : launch_as<T, kHeadDim, 2>(call, gpu, stream);
+  return single ? launch_as<T, kHeadDim, 1, false>(call, gpu, stream)
+                : launch_as<T, kHeadDim, 2, false>(call, gpu, stream);
 }
 
 template <int kHeadDim>
@@ -584,20 +620,40 @@ cudaError_t launch(const AttentionForward& call, const Gpu& gpu, cudaStream_t st
                                          : launch_typed<F16, kHeadDim>(call, gpu, stream);
 }
 
-}  // namespace
+template <int kHeadDim>
+cudaError_t launch_blocks(const AttentionForward& call, const Gpu& gpu, cudaStream_t stream) {
+  return call.shape.type == DType::kBF16 ? launch_as<Bf16, kHeadDim, 1, true>(call, gpu, stream)
+                                         : launch_as<F16, kHeadDim, 1, true>(call, gpu, stream);
+}
 
-bool wgmma_forward_supported(const AttentionShape& shape, const Gpu& gpu) {
-#if defined(KINORA_HAS_SM90A)
+/// What both kinds have in common.
+bool has_fitting_sizes(const AttentionShape& shape, const Gpu& gpu) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   const int64_t tiles = (shape.query_length + kTileRows - 1) / kTileRows;
-  return gpu.capability == 90 && (shape.head_dim == 64 || shape.head_dim == 72) &&
-         (shape.type == DType::kBF16 || shape.type == DType::kF16) && shape.has_equal_keys() &&
-         shape.scale > 0.0F && shape.query_length > kTileRows && shape.query_length <= kMax / 2 &&
-         shape.key_length >= 1 && shape.key_length <= kMax / 2 &&
-         shape.batch * shape.heads <= kMax / tiles;
+  return gpu.capability == 90 && (shape.type == DType::kBF16 || shape.type == DType::kF16) &&
+         shape.scale > 0.0F && shape.query_length >= 1 && shape.query_length <= kMax / 2 &&
+         shape.key_length >= 1 && shape.key_length <= kMax / 2 && shape.batch >= 0 &&
+         shape.heads >= 0 && shape.batch * shape.heads <= kMax / tiles;
+}
+
+}  // namespace
+
+bool wgmma_forward_supported([[maybe_unused]] const AttentionShape& shape,
+                             [[maybe_unused]] const Gpu& gpu) {
+#if defined(KINORA_HAS_SM90A)
+  return has_fitting_sizes(shape, gpu) && (shape.head_dim == 64 || shape.head_dim == 72) &&
+         shape.has_equal_keys() && shape.query_length > kTileRows;
 #else
-  static_cast<void>(shape);
-  static_cast<void>(gpu);
+  return false;
+#endif
+}
+
+bool blocks_supported([[maybe_unused]] const AttentionShape& shape,
+                      [[maybe_unused]] const Gpu& gpu) {
+#if defined(KINORA_HAS_SM90A)
+  return has_fitting_sizes(shape, gpu) && shape.key_offsets == nullptr &&
+         (shape.head_dim == 64 || shape.head_dim == 72 || shape.head_dim == 128);
+#else
   return false;
 #endif
 }
@@ -605,6 +661,18 @@ bool wgmma_forward_supported(const AttentionShape& shape, const Gpu& gpu) {
 cudaError_t launch_wgmma_forward(const AttentionForward& call, const Gpu& gpu,
                                  cudaStream_t stream) {
   return call.shape.head_dim == 64 ? launch<64>(call, gpu, stream) : launch<72>(call, gpu, stream);
+}
+
+cudaError_t launch_blocks_forward(const AttentionForward& call, const Gpu& gpu,
+                                  cudaStream_t stream) {
+  switch (call.shape.head_dim) {
+    case 64:
+      return launch_blocks<64>(call, gpu, stream);
+    case 72:
+      return launch_blocks<72>(call, gpu, stream);
+    default:
+      return launch_blocks<128>(call, gpu, stream);
+  }
 }
 
 }  // namespace kinora::kernels::cuda::attention

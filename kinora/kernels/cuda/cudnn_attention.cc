@@ -82,6 +82,9 @@ std::string refusal(const Call& call) {
   if (shape.type != DType::kBF16 && shape.type != DType::kF16) {
     return "the type must be BF16 or F16, got " + std::string(to_string(shape.type));
   }
+  if (shape.mask.any()) {
+    return "it has no masks of blocks";
+  }
   if (!shape.has_equal_keys()) {
     return "ragged keys need offsets in elements and a second array of lengths on the device";
   }

@@ -73,8 +73,11 @@ std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed, const Joi
   if (packed.size() > 1) {
     counts.push_back(tokens.text);
   }
-  Tensors out = tokens.sequence->stream_attention(
-      nullptr, packed, counts, packed.size() > 1 ? tokens.text_lengths : at::Tensor());
+  const at::Tensor lengths = packed.size() > 1 ? tokens.text_lengths : at::Tensor();
+  Tensors out = tokens.blocks == nullptr
+                    ? tokens.sequence->stream_attention(nullptr, packed, counts, lengths)
+                    : nn::attend_streams(nullptr, packed, lengths,
+                                         packed.size() > 1 ? tokens.blocks : tokens.image_blocks);
   for (at::Tensor& part : out) {
     part = part.unsqueeze(1);
   }
@@ -148,7 +151,8 @@ ops::SelfAttentionBody StreamAttention::body(const FastJoint& joint) const {
                               .proj = proj->weights(),
                               .heads = num_heads(),
                               .length = joint.tokens.own_image,
-                              .rule = norms_.rule({}, 0)};
+                              .rule = norms_.rule({}, 0),
+                              .keys = {.blocks = joint.tokens.image_blocks}};
   if (joint.tokens.sequence->divides_tokens()) {
     body.attend = [tokens = joint.tokens, heads = body.heads,
                    rule = body.rule](const at::Tensor& packed) {
@@ -275,9 +279,8 @@ ops::Block JointBlock::fast(const FastJoint& joint) const {
   if (image.beside) {
     block.branches.push_back(*image.beside);
   }
-  ops::JointAttentionBody attention{.parts = {image.attention, text.attention},
-                                    .heads = x_block.num_heads(),
-                                    .key_lengths = joint.key_lengths};
+  ops::JointAttentionBody attention{
+      .parts = {image.attention, text.attention}, .heads = x_block.num_heads(), .keys = joint.keys};
   if (joint.tokens.sequence->divides_tokens()) {
     attention.attend = [tokens = joint.tokens, heads = attention.heads,
                         of_image = image.attention.rule,
@@ -356,7 +359,7 @@ ops::Block ParallelBlock::fast(const FastJoint& joint) const {
                                        .heads = num_heads,
                                        .length = tokens.own_image + tokens.own_text,
                                        .rule = norms_.rule(joint),
-                                       .key_lengths = joint.key_lengths},
+                                       .keys = joint.keys},
                          .mlp = {.fc1 = first[1], .fc2 = second[1]}};
   if (tokens.sequence->divides_tokens()) {
     body.attention.attend = [tokens, heads = num_heads,

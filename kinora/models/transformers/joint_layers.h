@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct JointTokens {
   /// fp32 [N', D], for nn::rotated; undefined: positions are no rotation. Text is at position 0 of
   /// every axis, and so not turned.
   at::Tensor image_angles{};
+  /// Of all tokens, and of the image's alone, where all are here; null: everyone attends to all.
+  std::shared_ptr<const ops::BlockMask> blocks{};
+  std::shared_ptr<const ops::BlockMask> image_blocks{};
 };
 
 /// What all blocks read beside the streams.
@@ -45,8 +49,7 @@ struct FastJoint {
   JointTokens tokens;
   diffusion::StepCache* cache = nullptr;  ///< of the pass; null: none
   ops::HeadRule rotation{};               ///< cosines and sines [N' + L', D / 2]; undefined: none
-  /// int32 [B]: N + text_lengths, where attention is here. Undefined: all.
-  at::Tensor key_lengths{};
+  ops::AttendedKeys keys{};               ///< of N + L, where attention is here
 
   /// ops::Branch::kept of the next branch, in order of use.
   [[nodiscard]] ops::KeptResult* kept(ops::BranchKind kind) const {

@@ -191,6 +191,9 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
            std::ranges::all_of(own.rotary_axes, [](int64_t dims) { return dims % 2 == 0; })),
       kConfig, "[model] model.rotary_axes must be 3 even numbers whose sum is that of a head's ",
       head, " dims (model.hidden / model.heads), got ", at::IntArrayRef(own.rotary_axes));
+  KINORA_CHECK(own.sliding_window.empty() || own.sliding_window.size() == kAxes, kConfig,
+               "[model] model.sliding_window must be 3 numbers, frames, rows and columns, got ",
+               at::IntArrayRef(own.sliding_window));
   for (const int64_t block : own.second_attention) {
     KINORA_CHECK(block < own.depth, kConfig,
                  "[model] model.second_attention must be blocks from 0 to ", own.depth - 1,
@@ -204,7 +207,13 @@ double MMDiT::macs(const ModelConfig& config) {
   const auto text = static_cast<double>(config.text_tokens);
   const double all = text + m.tokens;
   const auto mlp_width = static_cast<double>(own.mlp_hidden());
-  const double scores = 2 * all * all * m.hidden;
+  const double attended =
+      own.sliding_window.empty()
+          ? 1.0
+          : SlidingWindow(grid_of(config), own.sliding_window, config.text_tokens, at::kCPU)
+                .blocks()
+                ->density();
+  const double scores = 2 * all * all * m.hidden * attended;
   const double square = m.hidden * m.hidden;
   const double joint = all * (4 * square + 2 * m.hidden * mlp_width) + scores + 2 * m.modulation;
   const double parallel = all * (4 * square + 2 * m.hidden * mlp_width) + scores + m.modulation / 2;
@@ -466,13 +475,13 @@ int64_t MMDiT::vector_columns(const ops::BlockStack& stack) const {
 
 at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
                               const JointTokens& tokens, const diffusion::Pass& pass) const {
-  FastJoint joint{.tokens = tokens, .cache = pass.cache};
+  FastJoint joint{.tokens = tokens, .cache = pass.cache, .keys = {.blocks = tokens.blocks}};
   if (tokens.image_angles.defined()) {
     joint.rotation =
         nn::head_rule({}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
   }
   if (tokens.text_lengths.defined() && !sequence().divides_tokens()) {
-    joint.key_lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
+    joint.keys.lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
   }
   Stacks all = stacks(joint, pass);
   if (runs_in_pieces(pass)) {
@@ -591,18 +600,30 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
               all_vectors(all, c, final_layer.modulation(c)).view({times.size(0), batch, -1})};
 }
 
+const SlidingWindow& MMDiT::sliding_window(const Grid& grid, int64_t others, at::Device device) {
+  const std::array<int64_t, 4> key = {grid.frames, grid.rows, grid.columns, others};
+  const auto found = sliding_windows_.find(key);
+  return found != sliding_windows_.end()
+             ? found->second
+             : sliding_windows_
+                   .emplace(key, SlidingWindow(grid, config().transformer.sliding_window, others,
+                                               device))
+                   .first->second;
+}
+
 at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor text = caption_states(config(), text_encoder, null_text, conditions);
   const at::Tensor lengths = read_lengths(config(), conditions);
-  const Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
+  Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
   const int64_t drawn = grid.frames * grid.tokens_a_frame();
   const Grid shown = shown_grid(conditions, x_t.size(0));
+  const int64_t beside = shown.frames * shown.tokens_a_frame();
   JointTokens tokens{.sequence = own.get(),
-                     .image = drawn + shown.frames * shown.tokens_a_frame(),
+                     .image = drawn + beside,
                      .text = text.size(1),
                      .own_image = streams[0].size(2),
                      .own_text = streams[1].size(2),
@@ -611,6 +632,19 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
     // Text is at position 0 of every axis.
     tokens.image_angles =
         sequence().enter(angles(grid, shown, x_t.device()).unsqueeze(0)).flatten(0, 2);
+  }
+  const bool slides = !config().transformer.sliding_window.empty();
+  if (slides) {
+    KINORA_CHECK(!own->divides_tokens(), kConfig,
+                 "[model] model.sliding_window needs all tokens on each rank. Hint: "
+                 "parallel.sequence=1 and sample.patches=1, or model.sliding_window=[]");
+    const SlidingWindow& window = sliding_window(grid, beside, x_t.device());
+    tokens.image_blocks = window.blocks();
+    tokens.blocks = sliding_window(grid, beside + tokens.text, x_t.device()).blocks();
+    streams[0] = window.sorted(streams[0]);
+    if (tokens.image_angles.defined()) {
+      tokens.image_angles = window.sorted(tokens.image_angles.unsqueeze(0).unsqueeze(0))[0][0];
+    }
   }
   at::Tensor patches;
   if (takes_fast_path()) {
@@ -622,6 +656,9 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   }
   if (!patches.defined()) {
     return {};
+  }
+  if (slides) {
+    patches = sliding_window(grid, beside, x_t.device()).restored(patches);
   }
   patches = sequence()
                 .leave(patches, tokens.image)

@@ -61,6 +61,8 @@ struct TransformerConfig {
   int64_t time_channels = 0;  ///< CogVideoX: width of the time's embedding
   double ofs = 0.0;           ///< CogVideoX: a number that the model is told; 0: it is told none
   std::vector<int64_t> window = {};  ///< STDiT3: frames, rows, columns of local attention; [] = all
+  /// MMDiT: frames, rows, columns of patches around each that it attends to; 0: all; [] = all
+  std::vector<int64_t> sliding_window = {};
 
   [[nodiscard]] bool operator==(const TransformerConfig&) const = default;
   /// Values of one channel in a patch.

@@ -61,7 +61,8 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"base_grid", !config.base_grid.empty()},
           {"time_channels", config.time_channels > 0},
           {"ofs", config.ofs > 0},
-          {"window", !config.window.empty()}};
+          {"window", !config.window.empty()},
+          {"sliding_window", !config.sliding_window.empty()}};
 }
 
 diffusion::GivenWay given_way_of(const ModelConfig& config) {

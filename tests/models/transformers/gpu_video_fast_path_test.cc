@@ -64,6 +64,18 @@ constexpr ClipCase kLargeCases[] = {
      .parallel_depth = 2,
      .text_tokens = 77,
      .hidden = 256},
+    {.name = "open_sora2_slides_large",
+     .architecture = "open_sora2",
+     .batch = 2,
+     .frames = 6,
+     .rows = 16,
+     .columns = 18,
+     .qk_norm = true,
+     .sliding_window = {{3, 5, 5}},
+     .joint = true,
+     .parallel_depth = 2,
+     .text_tokens = 77,
+     .hidden = 256},
 };
 
 std::shared_ptr<ops::BlockKernels> gpu_kernels(at::ScalarType type, bool deterministic = true,

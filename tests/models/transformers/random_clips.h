@@ -7,7 +7,9 @@
 #include <ATen/ops/full.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,7 @@ struct ClipCase {
   bool gives_frames = false;  ///< some frames are given
   bool embeds_given = false;  ///< to embedders of their own
   bool windows = false;
+  std::optional<std::array<int64_t, 3>> sliding_window = {};
   bool kv_compress = false;  ///< of the second block
   bool tuned = false;        ///< by updates of linears, some frozen
   bool joint = false;        ///< text has a stream of its own
@@ -82,6 +85,9 @@ struct ClipCase {
       config.transformer.second_attention = {1};
     }
     config.transformer.rotary_3d = config.architecture == "cogvideox";
+    if (sliding_window) {
+      config.transformer.sliding_window.assign(sliding_window->begin(), sliding_window->end());
+    }
     if (windows) {
       config.transformer.window = {3, 2, 3};
       config.transformer.rotary_3d = true;
@@ -180,6 +186,27 @@ inline constexpr ClipCase kClipCases[] = {
      .joint = true,
      .parallel_depth = 1,
      .references = 3},
+    {.name = "open_sora2_slides",  // over seven blocks of tokens
+     .architecture = "open_sora2",
+     .batch = 1,
+     .frames = 6,
+     .rows = 12,
+     .columns = 12,
+     .qk_norm = true,
+     .sliding_window = {{3, 5, 5}},
+     .joint = true,
+     .parallel_depth = 1,
+     .hidden = 128},
+    {.name = "sd3_slides",
+     .architecture = "sd3",
+     .batch = 2,
+     .frames = 1,
+     .rows = 16,
+     .columns = 33,
+     .sliding_window = {{0, 5, 9}},
+     .joint = true,
+     .second_attention = true,
+     .hidden = 128},
     {.name = "sd3_words", .architecture = "sd3", .frames = 1, .joint = true, .has_words = true},
     {.name = "flux_words",
      .architecture = "flux",

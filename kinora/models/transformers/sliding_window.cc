@@ -1,0 +1,100 @@
+#include "kinora/models/transformers/sliding_window.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+
+#include "kinora/kernels/attention.h"
+
+// Shapes: N the clip's tokens, M tiles, K blocks of tokens.
+
+namespace kinora::models {
+namespace {
+
+constexpr size_t kAxes = 3;  // frame, row, column
+using Sizes = std::array<int64_t, kAxes>;
+
+constexpr Sizes kClipTile = {2, 8, 8};
+constexpr Sizes kPictureTile = {1, 8, 16};
+
+/// Positions on each axis of all places of a grid, in its order: int64 [places].
+std::array<at::Tensor, kAxes> places_of(const Sizes& grid) {
+  const at::Tensor all = at::arange(grid[0] * grid[1] * grid[2], at::kLong);
+  return {all.floor_divide(grid[1] * grid[2]), all.floor_divide(grid[2]).remainder(grid[1]),
+          all.remainder(grid[2])};
+}
+
+/// Number of the place at `positions` in a grid.
+at::Tensor number_of(const std::array<at::Tensor, kAxes>& positions, const Sizes& grid) {
+  return (positions[0] * grid[1] + positions[1]) * grid[2] + positions[2];
+}
+
+}  // namespace
+
+SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& window, int64_t others,
+                             at::Device device) {
+  const Sizes clip = {grid.frames, grid.rows, grid.columns};
+  const Sizes tile = grid.frames > 1 ? kClipTile : kPictureTile;
+  Sizes tiles{};
+  std::array<at::Tensor, kAxes> tile_of;    // of each token
+  std::array<at::Tensor, kAxes> within_it;  // likewise
+  const std::array<at::Tensor, kAxes> tokens = places_of(clip);
+  for (size_t axis = 0; axis < kAxes; ++axis) {
+    tiles[axis] = (clip[axis] + tile[axis] - 1) / tile[axis];
+    tile_of[axis] = tokens[axis].floor_divide(tile[axis]);
+    within_it[axis] = tokens[axis].remainder(tile[axis]);
+  }
+  const at::Tensor numbers = number_of(tile_of, tiles);
+  order_ = (numbers * (tile[0] * tile[1] * tile[2]) + number_of(within_it, tile)).argsort();
+  places_ = order_.argsort();
+
+  // Tiles that attend to each other; the last one, of the others, to all.
+  const int64_t num_tiles = tiles[0] * tiles[1] * tiles[2];
+  at::Tensor attends = at::ones({num_tiles + 1, num_tiles + 1}, at::kBool);
+  at::Tensor of_clip = attends.narrow(0, 0, num_tiles).narrow(1, 0, num_tiles);
+  const std::array<at::Tensor, kAxes> corners = places_of(tiles);
+  for (size_t axis = 0; axis < kAxes; ++axis) {
+    if (window[axis] == 0) {
+      continue;
+    }
+    const at::Tensor first = corners[axis] * tile[axis];
+    const at::Tensor last = (first + (tile[axis] - 1)).clamp_max(clip[axis] - 1);
+    const at::Tensor gap = first.unsqueeze(1) - last.unsqueeze(0);  // where they are apart
+    of_clip.logical_and_(at::maximum(gap, gap.t()) <= window[axis] / 2);
+  }
+
+  // Tiles of which a block has tokens.
+  const int64_t all = order_.numel() + others;
+  const int64_t rows = kernels::BlockMask::kRows;
+  at::Tensor has = at::zeros({(all + rows - 1) / rows, num_tiles + 1}, at::kFloat);
+  const at::Tensor in_order =
+      at::cat({numbers.index_select(0, order_), at::full({others}, num_tiles, at::kLong)});
+  has.index_put_({at::arange(all, at::kLong).floor_divide(rows), in_order},
+                 at::ones({}, at::kFloat));
+  const at::Tensor blocks = has.matmul(attends.to(at::kFloat)).matmul(has.t()) > 0;
+  blocks_ = std::make_shared<ops::BlockMask>(blocks, device);
+  order_ = order_.to(device);
+  places_ = places_.to(device);
+}
+
+at::Tensor SlidingWindow::sorted(const at::Tensor& tokens) const {
+  const int64_t own = order_.numel();
+  const at::Tensor clip = tokens.narrow(2, 0, own).index_select(2, order_);
+  return tokens.size(2) == own ? clip
+                               : at::cat({clip, tokens.narrow(2, own, tokens.size(2) - own)}, 2);
+}
+
+at::Tensor SlidingWindow::restored(const at::Tensor& tokens) const {
+  const int64_t own = places_.numel();
+  const at::Tensor clip = tokens.narrow(2, 0, own).index_select(2, places_);
+  return tokens.size(2) == own ? clip
+                               : at::cat({clip, tokens.narrow(2, own, tokens.size(2) - own)}, 2);
+}
+
+}  // namespace kinora::models
