@@ -4,6 +4,11 @@
 // followed by all_gather, whatever the number of elements. Gloo itself rounds 16-bit types at every
 // addition, has no mean, and picks its order by the element's place.
 //
+// Between two ranks both directions of a link are to be busy at once. Gloo sends only after the
+// other side has said that it receives, and says so on the same connection, behind what is on its
+// way there. Its own all-to-all sends before it receives: then one side's data hold up the other's,
+// and the link carries one direction after the other. So here a rank says what it receives first.
+//
 // A thread of the group runs collectives one after the other, since those made of several steps
 // must not be interleaved differently on different ranks. Sends and receives do not queue: they
 // would wait for each other in a circle.
@@ -34,6 +39,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+constexpr uint32_t kTagNumbers = 0x3fffffffU;  // of a tag, which says what messages belong together
+constexpr uint32_t kTrades = 0x40000000U;      // set in those of collectives
 
 /// The memory of a contiguous tensor: [number of bytes].
 at::Tensor bytes_of(const at::Tensor& tensor) {
@@ -131,7 +139,7 @@ class Both : public Pending {
 class Gloo : public HostTransport {
  public:
   explicit Gloo(const Membership& membership)
-      : size_(membership.size), timeout_(membership.timeout) {
+      : rank_(membership.rank), size_(membership.size), timeout_(membership.timeout) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
     options->threads = 1;
     // The loopback needs neither a resolvable host name nor a way through a firewall.
@@ -241,8 +249,8 @@ class Gloo : public HostTransport {
 
   Work exchange(const Call& call, const at::Tensor& output, int64_t from, const at::Tensor& input,
                 int64_t to) override {
-    Work sending = send(call, input, to);
-    return Work(std::make_shared<Both>(std::move(sending), receive(call, output, from)));
+    Work receiving = receive(call, output, from);
+    return Work(std::make_shared<Both>(std::move(receiving), send(call, input, to)));
   }
 
  private:
@@ -312,21 +320,51 @@ class Gloo : public HostTransport {
     work->wait();  // each option carries its time
   }
 
+  /// Part r of `input` goes to rank r, part r of `output` comes from there.
   void exchange(const at::Tensor& output, const at::Tensor& input, Clock::time_point deadline) {
-    at::Tensor to = bytes_of(output);
-    at::Tensor from = bytes_of(input);
-    std::vector<int64_t> equal;  // empty: equal parts
-    c10d::AllToAllOptions options;
-    options.timeout = left(deadline);
-    finish([&] { return backend_->alltoall_base(to, from, equal, equal, options); });
+    const at::Tensor to = bytes_of(output).view({size_, -1});
+    const at::Tensor from = bytes_of(input).view({size_, -1});
+    trade(
+        to, [&](int64_t rank) { return from[rank]; }, deadline);
   }
 
   void gather(const at::Tensor& output, const at::Tensor& input, Clock::time_point deadline) {
     at::Tensor to = bytes_of(output);
     at::Tensor from = bytes_of(input);
+    if (size_ == 2) {  // of more ranks Gloo makes a ring, whose links have one direction each
+      trade(
+          to.view({size_, -1}), [&](int64_t) { return from; }, deadline);
+      return;
+    }
     c10d::AllgatherOptions options;
     options.timeout = left(deadline);
     finish([&] { return backend_->_allgather_base(to, from, options); });
+  }
+
+  /// part_for(r) goes to each other rank r; `output[r]` comes from there, its own part too.
+  template <typename PartFor>
+  void trade(const at::Tensor& output, const PartFor& part_for, Clock::time_point deadline) {
+    const auto tag = static_cast<int>(kTrades | (num_trades_++ & kTagNumbers));
+    std::vector<C10dWork> works;
+    {
+      const std::lock_guard lock(backend_mutex_);
+      for (int64_t i = 1; i < size_; ++i) {
+        const int64_t from = (rank_ + size_ - i) % size_;
+        std::vector<at::Tensor> part = {output[from]};
+        works.push_back(backend_->recv(part, static_cast<int>(from), tag));
+      }
+      for (int64_t i = 1; i < size_; ++i) {
+        const int64_t to = (rank_ + i) % size_;
+        std::vector<at::Tensor> part = {part_for(to)};
+        works.push_back(backend_->send(part, static_cast<int>(to), tag));
+      }
+    }
+    output[rank_].copy_(part_for(rank_));
+    for (const C10dWork& work : works) {
+      if (!work->wait(left(deadline))) {
+        throw_error(ErrorKind::kComm, "it was aborted");
+      }
+    }
   }
 
   /// The tag is the number of the message between the two ranks, so that they meet in order.
@@ -338,17 +376,19 @@ class Gloo : public HostTransport {
     C10dWork work;
     try {
       const std::lock_guard lock(backend_mutex_);
-      work = start(tensors, static_cast<int>(number & 0x7fffffffU));
+      work = start(tensors, static_cast<int>(number & kTagNumbers));
     } catch (const std::exception& error) {
       throw_failed(call, error.what());
     }
     return Work(std::make_shared<PointToPoint>(call, std::move(work), bytes, timeout_));
   }
 
+  const int64_t rank_;
   const int64_t size_;
   const milliseconds timeout_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> backend_;
   std::mutex backend_mutex_;
+  uint32_t num_trades_ = 0;  // of the thread
   std::unordered_map<int64_t, uint32_t> sent_;
   std::unordered_map<int64_t, uint32_t> received_;
 
