@@ -142,9 +142,8 @@ class Gloo : public HostTransport {
       : rank_(membership.rank), size_(membership.size), timeout_(membership.timeout) {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
     options->threads = 1;
-    // The loopback needs neither a resolvable host name nor a way through a firewall.
-    if (membership.one_host && std::getenv("GLOO_SOCKET_IFNAME") == nullptr) {
-      options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")};
+    if (!membership.address.empty() && std::getenv("GLOO_SOCKET_IFNAME") == nullptr) {
+      options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(membership.address)};
     } else {
       options->devices = c10d::ProcessGroupGloo::Options::create_default(timeout_)->devices;
     }

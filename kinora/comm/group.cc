@@ -473,8 +473,9 @@ Group connect(const World& world, at::Device device, const GroupOptions& options
   if (world.size == 1) {
     return Group(std::move(impl));
   }
-  impl->membership = {meet(world, options.connect_timeout), world.rank, world.size,
-                      world.local_size == world.size, options.operation_timeout};
+  const auto store = meet(world, options.connect_timeout);
+  impl->membership = {store, world.rank, world.size, address_for_others(world, *store),
+                      options.operation_timeout};
   impl->make_transports();
   return Group(std::move(impl));
 }

@@ -1,6 +1,7 @@
 #include "kinora/comm/rendezvous.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -9,6 +10,7 @@
 #include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/core/way_to.h"
 
 namespace kinora::comm {
 namespace {
@@ -32,6 +34,10 @@ std::string missing_ranks(c10d::Store& store, int64_t size) {
     }
   }
   return list_names(missing, kMostNames);
+}
+
+std::string way_key(int64_t rank) {
+  return "way_to_store/" + std::to_string(rank);
 }
 
 }  // namespace
@@ -92,6 +98,26 @@ c10::intrusive_ptr<c10d::Store> connect_store(const World& world, std::chrono::m
                 first_line(error),
                 "). Hint: did it start, is the address right, is the port open?");
   }
+}
+
+std::string address_for_others(const World& world, c10d::Store& store) {
+  if (world.local_size == world.size) {
+    return "127.0.0.1";
+  }
+  const std::optional<WayTo> way = way_to(world.store_host, world.store_port);
+  const bool leaves = way.has_value() && !way->is_loopback;
+  const std::string seen = leaves ? way->there : "";
+  store.set(way_key(world.rank), std::vector<uint8_t>(seen.begin(), seen.end()));
+  if (leaves) {
+    return way->here;
+  }
+  for (int64_t rank = 0; rank < world.size; ++rank) {
+    const std::vector<uint8_t> address = store.get(way_key(rank));
+    if (!address.empty()) {
+      return {address.begin(), address.end()};
+    }
+  }
+  return "";
 }
 
 c10::intrusive_ptr<c10d::Store> meet(const World& world, std::chrono::milliseconds timeout) {

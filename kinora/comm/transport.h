@@ -21,6 +21,13 @@ class Store;
 /// arguments were checked by Group.
 namespace kinora::comm {
 
+/// By which the others connect to this rank: on one host the loopback, which needs neither a name
+/// nor a way through a firewall. Across hosts its end of the way to the store; where that is a
+/// loopback, as on the store's own host whose name many systems give 127.0.1.1, the address by
+/// which other hosts reach the store. Empty where no host's way is known. All ranks call it, after
+/// meet().
+[[nodiscard]] std::string address_for_others(const World& world, c10d::Store& store);
+
 /// Connects to the store of `world` (rank 0 makes it, unless it is hosted) and waits until every
 /// rank has. kComm after `timeout`, with the ranks that are missing. For several ranks only.
 [[nodiscard]] c10::intrusive_ptr<c10d::Store> meet(const World& world,
@@ -63,7 +70,7 @@ struct Membership {
   c10::intrusive_ptr<c10d::Store> store;  ///< of this group alone
   int64_t rank = 0;
   int64_t size = 1;
-  bool one_host = false;  ///< all ranks are on one machine
+  std::string address;  ///< by which the others reach this rank; "": that of the host's name
   std::chrono::milliseconds timeout{0};
 };
 
