@@ -7,6 +7,8 @@
 // enqueued before the first wait. There are two such streams, taken in turn, so that the last
 // pieces of one call overlap the first of the next. Everything is ordered by events, as the
 // recording of a CUDA graph needs.
+//
+// On a CPU a chain runs in a thread, behind the chain before it.
 #include "kinora/comm/torus.h"
 
 #include <ATen/core/grad_mode.h>
@@ -19,6 +21,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -78,6 +83,19 @@ class Beside : public Pending {
   std::vector<at::Tensor> kept_;
 };
 
+/// A chain in a thread.
+class InThread : public Pending {
+ public:
+  explicit InThread(std::shared_future<void> done) : done_(std::move(done)) {}
+  void wait() override { done_.get(); }
+  [[nodiscard]] bool is_done() const override {
+    return done_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+
+ private:
+  std::shared_future<void> done_;
+};
+
 }  // namespace
 
 struct Torus::Impl {
@@ -87,6 +105,7 @@ struct Torus::Impl {
   TorusOptions options;
   std::vector<c10::Stream> streams;  // beside the callers'; from the first use on a GPU
   size_t num_chains = 0;
+  std::shared_future<void> last_chain;  // on a CPU; ends before the groups above do
 
   [[nodiscard]] int64_t size() const { return inside.size() * across.size(); }
   [[nodiscard]] bool is_one_level() const { return inside.size() == 1 || across.size() == 1; }
@@ -156,7 +175,14 @@ struct Torus::Impl {
   void all_gather(const at::Tensor& output, const at::Tensor& input,
                   const at::Tensor& scratch) const;
 
-  /// Runs `chain` beside the current stream, with that as the current one.
+  /// On a CPU: what comes now must not meet the last chain within a group.
+  void finish_chains() const {
+    if (last_chain.valid()) {
+      last_chain.wait();
+    }
+  }
+
+  /// Runs `chain` on a stream beside the current one, or in a thread.
   template <typename Chain>
   Work beside(std::vector<at::Tensor> kept, const Chain& chain);
 };
@@ -263,8 +289,16 @@ template <typename Chain>
 Work Torus::Impl::beside(std::vector<at::Tensor> kept, const Chain& chain) {
   const at::Device device = kept.front().device();
   if (!device.is_cuda()) {
-    chain();
-    return {};
+    auto in_turn = [before = last_chain, mine = std::optional<Chain>(chain)]() mutable {
+      if (before.valid()) {
+        before.wait();
+        before = {};
+      }
+      (*mine)();
+      mine.reset();  // the tensors are the caller's alone again before it goes on
+    };
+    last_chain = std::async(std::launch::async, std::move(in_turn)).share();
+    return Work(std::make_shared<InThread>(last_chain));
   }
   const c10::impl::VirtualGuardImpl backend(device.type());
   while (streams.size() < 2) {
@@ -329,6 +363,7 @@ const Group& Torus::across() const {
 void Torus::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                            Reduction reduction) const {
   const Tensors tensors = impl_->check("reduce_scatter", input, output);
+  impl_->finish_chains();
   impl_->reduce_scatter(tensors.part, tensors.whole, reduction, impl_->reduce_scratch(tensors));
 }
 
@@ -339,13 +374,15 @@ Work Torus::reduce_scatter_async(const at::Tensor& output, const at::Tensor& inp
   }
   const Tensors tensors = impl_->check("reduce_scatter", input, output);
   const at::Tensor scratch = impl_->reduce_scratch(tensors);
-  return impl_->beside({tensors.part, tensors.whole, scratch}, [&] {
-    impl_->reduce_scatter(tensors.part, tensors.whole, reduction, scratch);
-  });
+  return impl_->beside({tensors.part, tensors.whole, scratch},
+                       [impl = impl_.get(), tensors, reduction, scratch] {
+                         impl->reduce_scatter(tensors.part, tensors.whole, reduction, scratch);
+                       });
 }
 
 void Torus::all_gather(const at::Tensor& output, const at::Tensor& input) const {
   const Tensors tensors = impl_->check("all_gather", output, input);
+  impl_->finish_chains();
   impl_->all_gather(tensors.whole, tensors.part, impl_->gather_scratch(tensors));
 }
 
@@ -356,7 +393,9 @@ Work Torus::all_gather_async(const at::Tensor& output, const at::Tensor& input) 
   const Tensors tensors = impl_->check("all_gather", output, input);
   const at::Tensor scratch = impl_->gather_scratch(tensors);
   return impl_->beside({tensors.part, tensors.whole, scratch},
-                       [&] { impl_->all_gather(tensors.whole, tensors.part, scratch); });
+                       [impl = impl_.get(), tensors, scratch] {
+                         impl->all_gather(tensors.whole, tensors.part, scratch);
+                       });
 }
 
 int64_t ranks_inside(const std::vector<int64_t>& hosts) {

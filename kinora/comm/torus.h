@@ -60,7 +60,8 @@ class Torus {
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                       Reduction reduction = Reduction::kSum) const;
   /// On a GPU the current stream goes on meanwhile; wait() must find the same one current. Two
-  /// calls under way overlap, a third one follows the first. On the CPU it is done on return.
+  /// calls under way overlap, a third one follows the first. On the CPU each follows the one
+  /// before.
   [[nodiscard]] Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& input,
                                           Reduction reduction = Reduction::kSum) const;
 
