@@ -18,8 +18,10 @@ constexpr int64_t kNumSizes = 3;
 constexpr int64_t kSmallest = int64_t{1} << 16;  // bytes
 constexpr int64_t kGrowth = 8;                   // from a size to the next, on a CPU
 constexpr int64_t kGpuGrowth = 32;
-constexpr int64_t kCalls = 4;   // timed at once
-constexpr int64_t kBlocks = 3;  // of which the fastest counts: others' work only adds
+constexpr int64_t kCalls = 4;       // timed at once
+constexpr int64_t kBlocks = 3;      // of which the fastest counts: others' work only adds
+constexpr double kSlowCall = 0.05;  // seconds from which one call is enough
+constexpr double kLongest = 1.0;  // seconds of a call; from two sizes on, those longer are left out
 
 void call(const Group& group, Operation operation, const at::Tensor& whole) {
   const int64_t part = whole.numel() / group.size();
@@ -33,7 +35,14 @@ void call(const Group& group, Operation operation, const at::Tensor& whole) {
   }
 }
 
-/// Seconds of a call on this rank.
+double slowest_rank(const Group& group, double seconds) {
+  const at::Tensor all = at::empty({1}, at::kFloat);
+  all.fill_(seconds);
+  group.all_reduce(all, Reduction::kMax);
+  return all.item<float>();
+}
+
+/// Seconds of a call, of the slowest rank.
 double time_calls(const Group& group, Operation operation, const at::Tensor& whole) {
   using Clock = std::chrono::steady_clock;
   const auto finish = [&] {
@@ -41,27 +50,27 @@ double time_calls(const Group& group, Operation operation, const at::Tensor& who
       at::accelerator::synchronizeDevice(whole.device().index());
     }
   };
-  call(group, operation, whole);  // connects
-  double fastest = std::numeric_limits<double>::infinity();
-  for (int64_t block = 0; block < kBlocks; ++block) {
+  const auto seconds_of = [&](int64_t calls) {
     finish();
     group.barrier();
     const auto start = Clock::now();
-    for (int64_t i = 0; i < kCalls; ++i) {
+    for (int64_t i = 0; i < calls; ++i) {
       call(group, operation, whole);
     }
     finish();
     const std::chrono::duration<double> seconds = Clock::now() - start;
-    fastest = std::min(fastest, seconds.count() / static_cast<double>(kCalls));
+    return seconds.count() / static_cast<double>(calls);
+  };
+  call(group, operation, whole);  // connects
+  const double once = slowest_rank(group, seconds_of(1));
+  if (once > kSlowCall) {
+    return once;
   }
-  return fastest;
-}
-
-double slowest_rank(const Group& group, double seconds) {
-  const at::Tensor all = at::empty({1}, at::kFloat);
-  all.fill_(seconds);
-  group.all_reduce(all, Reduction::kMax);
-  return all.item<float>();
+  double fastest = once;
+  for (int64_t block = 0; block < kBlocks; ++block) {
+    fastest = std::min(fastest, seconds_of(kCalls));
+  }
+  return slowest_rank(group, fastest);
 }
 
 }  // namespace
@@ -114,17 +123,21 @@ std::vector<OperationSpeed> measure(const Group& group, at::Device device) {
     if (group.size() > 1) {
       std::vector<double> sent;
       std::vector<double> seconds;
+      const int64_t growth = device.is_cuda() ? kGpuGrowth : kGrowth;
       int64_t bytes = kSmallest;
       for (int64_t i = 0; i < kNumSizes; ++i) {
         const int64_t part = bytes / (4 * group.size());
         const at::Tensor whole =
             at::zeros({part * group.size()}, at::device(device).dtype(at::kFloat));
         const LinkSample sample = {static_cast<int64_t>(whole.nbytes()),
-                                   slowest_rank(group, time_calls(group, operation, whole))};
+                                   time_calls(group, operation, whole)};
         sent.push_back(ring_bytes(operation, group.size(), static_cast<double>(sample.bytes)));
         seconds.push_back(sample.seconds);
         speed.samples.push_back(sample);
-        bytes *= device.is_cuda() ? kGpuGrowth : kGrowth;
+        bytes *= growth;
+        if (i > 0 && sample.seconds * static_cast<double>(growth) > kLongest) {
+          break;
+        }
       }
       speed.link = fit_link(sent, seconds);
     }

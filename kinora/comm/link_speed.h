@@ -42,8 +42,9 @@ struct OperationSpeed {
 [[nodiscard]] Link fit_link(const std::vector<double>& bytes, const std::vector<double>& seconds);
 
 /// Times all_reduce, all_gather and reduce_scatter of fp32 numbers on `device`, three sizes each:
-/// 64 KiB to 4 MiB on a CPU, to 64 MiB on a GPU. Every rank calls it and gets the same figures.
-/// About a second for four ranks of one CPU. A group of one has no samples and default links.
+/// 64 KiB to 4 MiB on a CPU, to 64 MiB on a GPU; two where the third would take a second. Every
+/// rank calls it and gets the same figures. About a second for four ranks of one CPU. A group of
+/// one has no samples and default links.
 ///
 /// Clocks are the host's, around a barrier, some calls and a wait for the device: what a training
 /// step pays, launches included. (Events on the device would leave those out, and the waiting for

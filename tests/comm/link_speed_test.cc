@@ -57,9 +57,12 @@ TEST(LinkSpeedTest, AllRanksGetTheSameFigures) {
     EXPECT_EQ(speeds[1].operation, Operation::kAllGather);
     EXPECT_EQ(speeds[2].operation, Operation::kReduceScatter);
     for (const OperationSpeed& speed : speeds) {
-      ASSERT_EQ(speed.samples.size(), 3U);
-      EXPECT_EQ(speed.samples.front().bytes, 1 << 16);
-      EXPECT_EQ(speed.samples.back().bytes, 1 << 22);
+      ASSERT_GE(speed.samples.size(), 2U);
+      EXPECT_EQ(speed.samples[0].bytes, 1 << 16);
+      EXPECT_EQ(speed.samples[1].bytes, 1 << 19);
+      const bool is_slow = 8.0 * speed.samples[1].seconds > 1.0;  // on a very busy machine
+      ASSERT_EQ(speed.samples.size(), is_slow ? 2U : 3U);
+      EXPECT_TRUE(is_slow || speed.samples[2].bytes == 1 << 22);
       EXPECT_GT(speed.link.bytes_per_s, 0.0);
       EXPECT_GE(speed.link.latency, 0.0);
       for (const LinkSample& sample : speed.samples) {
