@@ -43,6 +43,38 @@ TEST_F(BenchSimulateTest, PredictsARowForEachNumberOfNodes) {
   EXPECT_TRUE(names_the_step) << facts.at("inputs");
 }
 
+/// Two GPUs a model: about half of the gradients each, and half of the samples.
+TEST_F(BenchSimulateTest, TensorParallelModelsExchangeLess) {
+  struct Facts {
+    double gradients = 0.0;
+    double samples_a_step = 0.0;
+  };
+  const auto facts = [this](const Arguments& more) {
+    const Arguments links = {"--gpus-per-node", "4",     "--nodes",  "2",
+                             "--step-seconds",  "0.5",   "--inside", "0,1e9",
+                             "--across",        "0,1e8", "--json"};
+    const Outcome outcome = simulate(joined(links, more));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    const auto json = nlohmann::json::parse(outcome.out);
+    const auto& row = json.at("rows")[1];
+    EXPECT_EQ(row.at("gpus"), 8);
+    Facts result;
+    result.samples_a_step =
+        1e-3 * row.at("ms").get<double>() * row.at("samples_per_s").get<double>();
+    for (const auto& input : json.at("inputs")) {
+      if (input.at("name") == "gradients") {
+        result.gradients = input.at("value");
+      }
+    }
+    return result;
+  };
+  const Facts whole = facts({});
+  const Facts half = facts({"parallel.tensor=2"});
+  EXPECT_LT(half.gradients, whole.gradients);
+  EXPECT_GT(half.gradients, 0.5 * whole.gradients) << "embedders are whole on both";
+  EXPECT_NEAR(half.samples_a_step, 0.5 * whole.samples_a_step, 1e-6);
+}
+
 TEST_F(BenchSimulateTest, MeasuresTheStepAndSaysSo) {
   const Outcome outcome = simulate({"--gpus-per-node", "1"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -70,6 +102,12 @@ TEST_F(BenchSimulateTest, WrongArgumentsAreRefused) {
                refusal({"--gpus-per-node", "1", "--step-seconds", "1", "--update-seconds", "2"}),
                "--update-seconds");
   EXPECT_PRED2(says, refusal({"--zero-stage", "4"}), "--zero-stage");
+  EXPECT_PRED2(says, refusal({"--route", "star"}), "--route");
+  const Arguments given = {"--step-seconds", "1", "--inside", "1e-5,1e11", "--nodes", "1"};
+  EXPECT_PRED2(says, refusal(joined(given, {"parallel.tensor=3"})), "must divide --gpus-per-node");
+  EXPECT_PRED2(says, refusal(joined(given, {"parallel.pipeline=2"})), "parallel.pipeline");
+  EXPECT_PRED2(says, refusal(joined(given, {"parallel.fp8_across=true"})), "needs --zero-stage");
+  EXPECT_PRED2(says, refusal({"parallel.tensor=2", "--inside", "1e-5,1e11"}), "--step-seconds");
   EXPECT_PRED2(says, refusal({"--step-seconds", "0"}), "--step-seconds");
 }
 

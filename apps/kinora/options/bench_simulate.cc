@@ -36,6 +36,22 @@ void add_bench_simulate(CLI::App& bench, Chosen& chosen) {
   command->add_option("--across", arguments->across, "Likewise of the link across nodes")
       ->delimiter(',')
       ->expected(2);
+  command
+      ->add_option("--ranks-per-link", arguments->ranks_per_link,
+                   "GPUs of a node that share one link across: 1, or all where it has one link")
+      ->check(whole(1, kMany))
+      ->capture_default_str();
+  command
+      ->add_option("--route", arguments->route,
+                   "How collectives cross nodes: torus (in two levels), ring (flat, around all "
+                   "GPUs), gloo (flat, as CPUs without hosts of several ranks do)")
+      ->check(CLI::IsMember({"torus", "ring", "gloo"}))
+      ->capture_default_str();
+  command
+      ->add_option("--quantised", arguments->quantised,
+                   "With parallel.fp8_across: bytes/s of numbers that a GPU quantises, and makes "
+                   "numbers again; default: that takes no time")
+      ->check(above_zero());
   command->add_option("--zero-stage", arguments->zero_stage, "0 (all-reduce), 1, 2 or 3")
       ->check(whole(0, 3));
   command->add_flag("--json", arguments->json, "One JSON object instead of text");

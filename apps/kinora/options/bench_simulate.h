@@ -15,6 +15,9 @@ struct SimulateArguments {
   double update_seconds = 0.0;
   std::vector<double> inside;  // latency, bytes/s
   std::vector<double> across;
+  int64_t ranks_per_link = 1;
+  std::string route = "torus";
+  double quantised = 0.0;  // bytes/s; 0: at once
   int64_t zero_stage = 0;
   bool json = false;
 };

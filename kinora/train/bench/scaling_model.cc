@@ -1,14 +1,20 @@
 #include "kinora/train/bench/scaling_model.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
 
 namespace kinora::train {
 namespace {
 
-constexpr size_t kGatheredAhead = 2;   // buckets of stage 3
-constexpr int64_t kMaxBuckets = 1024;  // of bucket_size
+constexpr size_t kGatheredAhead = 2;             // buckets of stage 3
+constexpr size_t kHeld = 2;                      // of each ring of stage 3
+constexpr int64_t kMaxBuckets = 1024;            // of bucket_size
+constexpr double kFp8Bytes = 1.0 + 4.0 / 128.0;  // of an element, with its scale's share
 
 /// Does one task after the other.
 class Resource {
@@ -27,16 +33,20 @@ class Resource {
   double busy_ = 0.0;
 };
 
-/// The two links of a rank, with comm::Torus's collectives.
+/// The two links of a rank.
 class Links {
  public:
   explicit Links(const Cluster& cluster) : cluster_(cluster) {}
 
-  double reduce_scatter(double ready, double bytes) {
+  /// Of a bucket, of which `across` bytes would cross where `bytes` are inside.
+  double reduce_scatter(double ready, double bytes, double across) {
     if (bytes == 0.0) {
       return ready;
     }
-    const Pieces pieces(cluster_, bytes);
+    if (is_flat()) {
+      return cluster_.route == Route::kGloo ? send_to_each(ready, bytes) : ring(ready, bytes);
+    }
+    const Pieces pieces(cluster_, bytes, across);
     if (!pieces.pipelined) {
       double done = ready;
       for (int64_t piece = 0; piece < pieces.count; ++piece) {
@@ -52,11 +62,14 @@ class Links {
     return sum;
   }
 
-  double all_gather(double ready, double bytes) {
+  double all_gather(double ready, double bytes, double across) {
     if (bytes == 0.0) {
       return ready;
     }
-    const Pieces pieces(cluster_, bytes);
+    if (is_flat()) {
+      return ring(ready, bytes);
+    }
+    const Pieces pieces(cluster_, bytes, across);
     if (!pieces.pipelined) {
       const double arrived = send_around(ready, pieces);
       double done = arrived;
@@ -74,23 +87,37 @@ class Links {
     return done;
   }
 
+  /// Of a slice that each node has of its own: a reduce-scatter and an all-gather around the nodes.
+  double all_reduce_across(double ready, double bytes) {
+    double done = ready;
+    for (int64_t step = 1; step < cluster_.nodes; ++step) {
+      done = across_.run(done, 2.0 * message_s(bytes / static_cast<double>(cluster_.nodes)));
+    }
+    return done;
+  }
+
   [[nodiscard]] double inside_busy() const { return inside_.busy(); }
   [[nodiscard]] double across_busy() const { return across_.busy(); }
 
  private:
-  /// A collective of `bytes`, one piece a node.
+  /// A collective of `bytes`, one piece a node, or of the own node's ranks alone.
   struct Pieces {
-    Pieces(const Cluster& cluster, double bytes) : count(cluster.nodes) {
+    Pieces(const Cluster& cluster, double bytes, double across)
+        : count(cluster.is_replicated ? 1 : cluster.nodes) {
       const auto ranks = static_cast<double>(cluster.ranks_per_node);
-      const double part = bytes / static_cast<double>(cluster.ranks());
+      const double all = ranks * static_cast<double>(count);
       if (cluster.ranks_per_node > 1) {
-        inside_s = cluster.inside.seconds((ranks - 1.0) * part);
+        inside_s = cluster.inside.seconds((ranks - 1.0) * bytes / all);
       }
-      if (cluster.nodes > 1) {
-        across_s = cluster.across.seconds(part);
+      if (count > 1) {
+        across_s = cluster.across.seconds(cluster.ranks_per_link * across / all);
+        if (across != bytes) {  // once for all of its messages
+          across_s +=
+              bytes / ranks / cluster.quantised_bytes_per_s / static_cast<double>(count - 1);
+        }
       }
-      pipelined = cluster.ranks_per_node > 1 && cluster.nodes > 1 &&
-                  part >= static_cast<double>(cluster.min_pipelined_bytes);
+      pipelined = cluster.ranks_per_node > 1 && count > 1 && !cluster.fp8_across &&
+                  bytes / all >= static_cast<double>(cluster.min_pipelined_bytes);
     }
     int64_t count;
     double inside_s = 0.0;  // of one
@@ -98,12 +125,33 @@ class Links {
     bool pipelined = false;
   };
 
+  [[nodiscard]] bool is_flat() const {
+    return cluster_.nodes > 1 && !cluster_.is_replicated && cluster_.route != Route::kTorus;
+  }
+
+  /// Of a message of each rank.
+  [[nodiscard]] double message_s(double bytes) const {
+    return cluster_.across.seconds(cluster_.ranks_per_link * bytes);
+  }
+
   double send_around(double ready, const Pieces& pieces) {
     double done = ready;
     for (int64_t step = 1; step < pieces.count; ++step) {
       done = across_.run(done, pieces.across_s);
     }
     return done;
+  }
+
+  /// One rank of a node sends to the next node, as much as all of its links take.
+  double ring(double ready, double bytes) {
+    const auto ranks = static_cast<double>(cluster_.ranks());
+    const double part = bytes / ranks / static_cast<double>(cluster_.ranks_per_node);
+    return across_.run(ready, (ranks - 1.0) * message_s(part));
+  }
+
+  double send_to_each(double ready, double bytes) {
+    const auto nodes = static_cast<double>(cluster_.nodes);
+    return across_.run(ready, message_s(bytes * (nodes - 1.0) / nodes));
   }
 
   Cluster cluster_;
@@ -115,9 +163,19 @@ class Links {
 class Simulation {
  public:
   Simulation(const StepCosts& costs, const Cluster& cluster, ZeroStage stage)
-      : costs_(costs), stage_(stage), links_(cluster), gathered_(costs.buckets.size()) {
+      : costs_(costs),
+        cluster_(cluster),
+        stage_(stage),
+        links_(cluster),
+        gathered_(costs.buckets.size()),
+        is_held_(costs.buckets.size()) {
     const bool is_sharded = stage != ZeroStage::kNone;
-    update_s_ = costs.update_s / (is_sharded ? static_cast<double>(cluster.ranks()) : 1.0);
+    update_s_ = costs.update_s / (is_sharded ? static_cast<double>(state_ranks()) : 1.0);
+    std::map<int64_t, size_t> turns;
+    for (const BucketCost& bucket : costs.buckets) {
+      const int64_t ring = bucket.ring.value_or(-1);
+      buffer_of_.emplace_back(ring, turns[ring]++ % kHeld);
+    }
   }
 
   /// Returns when the update has ended.
@@ -126,10 +184,19 @@ class Simulation {
       forward();
       backward(stage_ >= ZeroStage::kGradients || micro_step == costs_.accumulation);
     }
+    if (cluster_.is_replicated) {
+      reduced_ = std::max(reduced_, compute_.free());
+      for (const BucketCost& bucket : costs_.buckets) {
+        reduced_ = links_.all_reduce_across(
+            reduced_, bucket.gradient_bytes / static_cast<double>(cluster_.ranks_per_node));
+      }
+    }
     const double updated = compute_.run(reduced_, update_s_);
+    is_held_.assign(size(), false);
+    buffers_.clear();
     if (stage_ == ZeroStage::kOptimizer || stage_ == ZeroStage::kGradients) {
       for (size_t bucket = 0; bucket < gathered_.size(); ++bucket) {
-        gathered_[bucket] = links_.all_gather(updated, costs_.buckets[bucket].weight_bytes);
+        gathered_[bucket] = gather(updated, bucket);
       }
     }
     return updated;
@@ -140,6 +207,23 @@ class Simulation {
 
  private:
   [[nodiscard]] size_t size() const { return costs_.buckets.size(); }
+
+  /// Among which the state is divided.
+  [[nodiscard]] int64_t state_ranks() const {
+    return cluster_.is_replicated ? cluster_.ranks_per_node : cluster_.ranks();
+  }
+
+  /// Of a bucket, where it crosses nodes.
+  [[nodiscard]] double across_bytes(const BucketCost& bucket, double bytes) const {
+    return cluster_.fp8_across ? kFp8Bytes * bucket.elements : bytes;
+  }
+
+  double gather(double ready, size_t index) {
+    const BucketCost& bucket = costs_.buckets[index];
+    const double across =
+        bucket.has_exact_weights ? bucket.weight_bytes : across_bytes(bucket, bucket.weight_bytes);
+    return links_.all_gather(ready, bucket.weight_bytes, across);
+  }
 
   void forward() {
     gathers_ = 0;
@@ -157,9 +241,10 @@ class Simulation {
       const BucketCost& bucket = costs_.buckets[reversed(i)];
       const double done = compute_.run(gathered_[reversed(i)], bucket.backward_s);
       if (reduces) {
-        reduced_ = links_.reduce_scatter(done, bucket.gradient_bytes);
+        const double across = across_bytes(bucket, bucket.gradient_bytes);
+        reduced_ = links_.reduce_scatter(done, bucket.gradient_bytes, across);
         if (stage_ == ZeroStage::kNone) {
-          reduced_ = links_.all_gather(reduced_, bucket.gradient_bytes);
+          reduced_ = links_.all_gather(reduced_, bucket.gradient_bytes, across);
         }
       }
     }
@@ -171,19 +256,39 @@ class Simulation {
     if (stage_ == ZeroStage::kWeights) {
       for (; gathers_ < std::min(size(), i + kGatheredAhead + 1); ++gathers_) {
         const size_t bucket = order(gathers_);
-        gathered_[bucket] = links_.all_gather(compute_.free(), costs_.buckets[bucket].weight_bytes);
+        if (!is_held_[bucket]) {
+          gathered_[bucket] = gather(compute_.free(), bucket);
+          hold(bucket);
+        }
       }
     }
   }
 
+  /// In a ring's buffers, in turn.
+  void hold(size_t bucket) {
+    is_held_[bucket] = true;
+    if (costs_.buckets[bucket].ring) {
+      std::optional<size_t>& before = buffers_[buffer_of_[bucket]];
+      if (before && *before != bucket) {
+        is_held_[*before] = false;
+      }
+      before = bucket;
+    }
+  }
+
   const StepCosts& costs_;
+  Cluster cluster_;
   ZeroStage stage_;
   double update_s_ = 0.0;
   Links links_;
   Resource compute_;
-  std::vector<double> gathered_;  // when a bucket's weights are there
-  size_t gathers_ = 0;            // of this pass
-  double reduced_ = 0.0;          // when the last gradients are there
+  std::vector<double> gathered_;              // when a bucket's weights are there
+  std::vector<bool> is_held_;                 // of stage 3, since the last update
+  using Buffer = std::pair<int64_t, size_t>;  // of a ring, and its number
+  std::vector<Buffer> buffer_of_;             // [bucket]
+  std::map<Buffer, std::optional<size_t>> buffers_;
+  size_t gathers_ = 0;    // of this pass
+  double reduced_ = 0.0;  // when the last gradients are there
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "kinora/comm/link_speed.h"
@@ -24,6 +26,10 @@ struct BucketCost {
   double weight_bytes = 0.0;    ///< as they are gathered
   double forward_s = 0.0;
   double backward_s = 0.0;
+  double elements = 0.0;           ///< for Cluster::fp8_across
+  bool has_exact_weights = false;  ///< which never travel in 8 bits
+  /// Of stage 3, whose buckets of a ring take turns in two buffers. None: gathered once a step.
+  std::optional<int64_t> ring = 0;
 };
 
 /// A step of one GPU.
@@ -35,11 +41,28 @@ struct StepCosts {
   [[nodiscard]] double seconds() const;
 };
 
+/// How collectives of the ranks of several nodes go. N bytes, W ranks, I of them in each of A
+/// nodes.
+enum class Route : uint8_t {
+  kTorus,  ///< comm::Torus: N inside, then A - 1 messages of N / W between each two ranks across
+  kRing,   ///< one level: W - 1 messages of N / W around all ranks, which the links across share
+  kGloo,   ///< that of Gloo on CPUs: gathers as kRing; what is reduced goes from each rank to each
+};
+
 struct Cluster {
   int64_t ranks_per_node = 1;
   int64_t nodes = 1;
   comm::Link inside;  ///< of one collective of a node's ranks
   comm::Link across;  ///< of one message from node to node: a collective has nodes - 1 in a row
+  double ranks_per_link = 1.0;  ///< of a node, which send over one link across at once
+  Route route = Route::kTorus;
+  bool fp8_across = false;  ///< what a torus sends across, in 8 bits (comm/quantised.h)
+  /// With fp8_across, of a rank: what was reduced inside is quantised, sent, and made numbers
+  /// again.
+  double quantised_bytes_per_s = std::numeric_limits<double>::infinity();
+  /// Each node divides the state among its ranks (parallel.replicate): weights stay inside, and the
+  /// slices of gradients are summed across behind the backward pass.
+  bool is_replicated = false;
   int64_t min_pipelined_bytes = comm::TorusOptions().min_pipelined_bytes;
 
   [[nodiscard]] int64_t ranks() const { return ranks_per_node * nodes; }
@@ -50,7 +73,8 @@ enum class ZeroStage : uint8_t {
   kNone,       ///< gradients: all-reduce (reduce-scatter, all-gather) in the last micro-step
   kOptimizer,  ///< 1: reduce-scatter in the last micro-step, weights gathered after the update
   kGradients,  ///< 2: reduce-scatter in every micro-step
-  kWeights,    ///< 3: and weights gathered for every forward and backward, two buckets ahead
+  kWeights,    ///< 3: and weights gathered for every forward and backward, two buckets ahead, but
+               ///< for those that are still held
 };
 
 struct ScalingPrediction {

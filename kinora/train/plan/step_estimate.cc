@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -116,11 +117,20 @@ std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_
     computing += bucket.is_block ? static_cast<double>(bucket.numel) : 0.0;
   }
   std::vector<BucketCost> costs;
+  std::map<std::string, int64_t> rings;
   for (const optim::Bucket& bucket : layout.buckets) {
     const auto numel = static_cast<double>(bucket.numel);
     const double seconds = bucket.is_block ? micro_step_s * numel / computing : 0.0;
-    costs.push_back({kGradientBytes * numel, (bucket.fp32_island ? 4.0 : weight_bytes) * numel,
-                     kForwardShare * seconds, (1.0 - kForwardShare) * seconds});
+    const double read_bytes = bucket.fp32_island ? 4.0 : weight_bytes;
+    costs.push_back({.gradient_bytes = kGradientBytes * numel,
+                     .weight_bytes = read_bytes * numel,
+                     .forward_s = kForwardShare * seconds,
+                     .backward_s = (1.0 - kForwardShare) * seconds,
+                     .elements = numel,
+                     .has_exact_weights = read_bytes == 4.0,
+                     .ring = bucket.ring.empty()
+                                 ? std::optional<int64_t>()
+                                 : rings.emplace(bucket.ring, std::ssize(rings)).first->second});
   }
   return costs;
 }

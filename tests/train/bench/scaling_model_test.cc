@@ -62,9 +62,9 @@ TEST(ScalingModelTest, OneBucketIsExposed) {
   const double reduce_s = 1.0 + 0.75 * 800.0 / 100.0;  // four ranks, latency 1
   const double gather_s = 1.0 + 0.75 * 400.0 / 100.0;
   const double all_reduce_s = 2.0 * reduce_s;
-  // Stage 3 gathers for forward and for backward.
+  // Stage 3 still has for backward what it gathered for forward.
   const double exposed[] = {all_reduce_s, reduce_s + gather_s, reduce_s + gather_s,
-                            reduce_s + 2.0 * gather_s};
+                            reduce_s + gather_s};
   for (const ZeroStage stage : kStages) {
     const ScalingPrediction result = predict_step(one_bucket(), cluster(4, 1, 1.0), stage);
     const double update_s = stage == ZeroStage::kNone ? 0.5 : 0.125;
@@ -86,13 +86,11 @@ TEST(ScalingModelTest, ComputationHidesAllButTheEnds) {
   const double gather_s = 0.5 * 100.0 / 100.0;
   EXPECT_NEAR(predict_step(costs, cluster(2, 1), ZeroStage::kNone).exposed_s, 2.0 * reduce_s,
               kTolerance);
-  for (const ZeroStage stage : {ZeroStage::kOptimizer, ZeroStage::kGradients}) {
+  for (const ZeroStage stage :
+       {ZeroStage::kOptimizer, ZeroStage::kGradients, ZeroStage::kWeights}) {
     EXPECT_NEAR(predict_step(costs, cluster(2, 1), stage).exposed_s, reduce_s + gather_s,
                 kTolerance);
   }
-  // Stage 3 also waits at the turn from forward to backward, where nothing was gathered ahead.
-  EXPECT_NEAR(predict_step(costs, cluster(2, 1), ZeroStage::kWeights).exposed_s,
-              reduce_s + 2.0 * gather_s, kTolerance);
 }
 
 /// Where links are the bottleneck, they never rest.
@@ -100,7 +98,8 @@ TEST(ScalingModelTest, SlowLinksSetThePace) {
   StepCosts costs;
   costs.buckets.assign(
       10, {.gradient_bytes = 200.0, .weight_bytes = 100.0, .forward_s = 0.0, .backward_s = 0.0});
-  const double bytes[] = {4000.0, 3000.0, 3000.0, 4000.0};
+  // Stage 3 gathers for backward all but the last two, which it still has.
+  const double bytes[] = {4000.0, 3000.0, 3000.0, 3800.0};
   for (const ZeroStage stage : kStages) {
     const ScalingPrediction result = predict_step(costs, cluster(2, 1), stage);
     EXPECT_NEAR(result.step_s, 0.5 * bytes[static_cast<size_t>(stage)] / 100.0, 1e-9);
@@ -119,7 +118,7 @@ TEST(ScalingModelTest, AccumulationReducesOnceWhereItMay) {
   EXPECT_NEAR(busy(ZeroStage::kNone), 2.0 * reduce_s, kTolerance);
   EXPECT_NEAR(busy(ZeroStage::kOptimizer), reduce_s + gather_s, kTolerance);
   EXPECT_NEAR(busy(ZeroStage::kGradients), 3.0 * reduce_s + gather_s, kTolerance);
-  EXPECT_NEAR(busy(ZeroStage::kWeights), 3.0 * (reduce_s + 2.0 * gather_s), kTolerance);
+  EXPECT_NEAR(busy(ZeroStage::kWeights), 3.0 * reduce_s + gather_s, kTolerance);
   // The second and third micro-step hide what they can: 2 s of it, in forward.
   const ScalingPrediction result = predict_step(costs, cluster(4, 1), ZeroStage::kGradients);
   EXPECT_LT(result.exposed_s, 3.0 * reduce_s + gather_s);
@@ -153,6 +152,81 @@ TEST(ScalingModelTest, NodesOfOneGpuHaveOneLevel) {
   const ScalingPrediction result = predict_step(costs, cluster(1, 4, 1.0), ZeroStage::kNone);
   EXPECT_NEAR(result.exposed_s, 2.0 * 3.0 * (1.0 + 200.0 / 10.0), kTolerance);
   EXPECT_EQ(result.inside_s, 0.0);
+}
+
+/// Three buckets of 100 bytes of weights on two ranks: what stage 3 gathers in a step.
+TEST(ScalingModelTest, StageThreeHoldsTwoBucketsOfARing) {
+  StepCosts costs;
+  costs.buckets.assign(
+      3, {.gradient_bytes = 0.0, .weight_bytes = 100.0, .forward_s = 1.0, .backward_s = 1.0});
+  const auto gathers = [&costs] {
+    return predict_step(costs, cluster(2, 1), ZeroStage::kWeights).inside_s / (0.5 * 100.0 / 100.0);
+  };
+  EXPECT_NEAR(gathers(), 4.0, kTolerance) << "backward misses the first bucket";
+  costs.accumulation = 2;
+  EXPECT_NEAR(gathers(), 6.0, kTolerance) << "the second forward misses the last bucket";
+  costs.buckets[1].ring = 1;
+  EXPECT_NEAR(gathers(), 3.0, kTolerance) << "two rings hold all";
+  costs.buckets[1].ring = 0;
+  costs.buckets[0].ring.reset();
+  EXPECT_NEAR(gathers(), 3.0, kTolerance);
+}
+
+/// 2 x 2 ranks, 800 bytes of gradients, links across of 10 bytes/s: how long they travel where
+/// nothing hides it.
+TEST(ScalingModelTest, FlatRoutesSendMoreAcross) {
+  StepCosts costs;
+  costs.buckets = {{.gradient_bytes = 800.0}};
+  const auto step_s = [&costs](Route route, double ranks_per_link, ZeroStage stage) {
+    Cluster two = cluster(2, 2, 1.0);
+    two.inside = {};
+    two.route = route;
+    two.ranks_per_link = ranks_per_link;
+    return predict_step(costs, two, stage).step_s;
+  };
+  // A part is 200 bytes; where two ranks share a link it carries both of theirs.
+  EXPECT_NEAR(step_s(Route::kTorus, 2.0, ZeroStage::kOptimizer), 1.0 + 400.0 / 10.0, kTolerance);
+  EXPECT_NEAR(step_s(Route::kTorus, 1.0, ZeroStage::kOptimizer), 1.0 + 200.0 / 10.0, kTolerance);
+  // Three messages of 200 bytes around one link of each node, or of 100 around two.
+  EXPECT_NEAR(step_s(Route::kRing, 2.0, ZeroStage::kOptimizer), 3.0 * (1.0 + 200.0 / 10.0),
+              kTolerance);
+  EXPECT_NEAR(step_s(Route::kRing, 1.0, ZeroStage::kOptimizer), 3.0 * (1.0 + 100.0 / 10.0),
+              kTolerance);
+  // Two ranks send 200 bytes to each of two others.
+  EXPECT_NEAR(step_s(Route::kGloo, 2.0, ZeroStage::kOptimizer), 1.0 + 800.0 / 10.0, kTolerance);
+  EXPECT_NEAR(step_s(Route::kGloo, 2.0, ZeroStage::kNone),
+              1.0 + 800.0 / 10.0 + 3.0 * (1.0 + 200.0 / 10.0), kTolerance);
+}
+
+/// 132 bytes for 128 elements; weights that are read in fp32 stay as they are.
+TEST(ScalingModelTest, EightBitsAcross) {
+  StepCosts costs;
+  costs.buckets = {{.gradient_bytes = 1024.0, .weight_bytes = 512.0, .elements = 256.0}};
+  Cluster two = cluster(2, 2);
+  two.inside = {};
+  two.fp8_across = true;
+  const double part = 264.0 / 4.0;
+  EXPECT_NEAR(predict_step(costs, two, ZeroStage::kOptimizer).across_s, 2.0 * part / 10.0,
+              kTolerance);
+  two.quantised_bytes_per_s = 64.0;  // half of a bucket a rank
+  EXPECT_NEAR(predict_step(costs, two, ZeroStage::kOptimizer).across_s,
+              2.0 * part / 10.0 + (512.0 + 256.0) / 64.0, kTolerance);
+  two.quantised_bytes_per_s = std::numeric_limits<double>::infinity();
+  costs.buckets[0].has_exact_weights = true;
+  EXPECT_NEAR(predict_step(costs, two, ZeroStage::kOptimizer).across_s, (part + 512.0 / 4.0) / 10.0,
+              kTolerance);
+}
+
+/// Hybrid sharding: weights stay inside; slices are summed behind backward, which hides nothing.
+TEST(ScalingModelTest, ReplicasSendSlicesAcross) {
+  Cluster two = cluster(2, 2, 1.0);
+  two.is_replicated = true;
+  const ScalingPrediction result = predict_step(one_bucket(), two, ZeroStage::kOptimizer);
+  // A reduce-scatter and an all-gather of 400 bytes between two.
+  EXPECT_NEAR(result.across_s, 2.0 * (1.0 + 200.0 / 10.0), kTolerance);
+  EXPECT_NEAR(result.inside_s, 1.0 + 400.0 / 100.0 + 1.0 + 200.0 / 100.0, kTolerance);
+  EXPECT_NEAR(result.exposed_s, result.across_s + result.inside_s, kTolerance);
+  EXPECT_NEAR(result.step_s, 3.0 + 0.25 + result.exposed_s, kTolerance) << "updated by two ranks";
 }
 
 TEST(ScalingModelTest, NothingCannotBePredicted) {
