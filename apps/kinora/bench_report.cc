@@ -151,7 +151,7 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
   line(out, (result.unit + "/s").c_str(),
        digits(result.samples_per_s) + ", " + digits(1.0 / result.samples_per_s) + " s each");
   if (result.cache) {
-    line(out, "sample.cache", result.cache->use);
+    line(out, result.cache->key.c_str(), result.cache->use);
     line(out, "without it",
          digits(result.cache->seconds_without * 1e3) + " ms, " +
              digits(result.cache->seconds_without / result.seconds, 3) +

@@ -180,9 +180,10 @@ void report(const std::string& written, const SampleArguments& arguments, int64_
 /// What the step cache costs in the first batch, in pictures where the model's are or are decoded.
 pipelines::CachePrice cache_price(inference::Drawing& drawing, models::Autoencoder* decoder,
                                   inference::SampleKind kind, at::Device device) {
-  KINORA_CHECK(drawing.recipe().sample.sampling.cache.any(), kConfig,
-               "[sample] --cache-price is of sample.cache, which leaves out nothing here. Hint: "
-               "--set sample.cache=first_block");
+  KINORA_CHECK(
+      drawing.recipe().sample.sampling.cache.any(), kConfig,
+      "[sample] --cache-price is of sample.cache and sample.patches, which leave out nothing "
+      "here. Hint: --set sample.cache=first_block");
   const inference::Drawing::CacheTrial trial = drawing.try_cache();
   pipelines::CachePrice price = trial.price;
   if (kind == inference::SampleKind::kLatents) {
@@ -525,7 +526,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
     KINORA_CHECK(world.size() == 1, kConfig, "[sample] --cache-price draws on one rank, got ",
                  world.size());
     price = cache_price(drawing, decoder.get(), kind, trained.device);
-    log_info("[sample] sample.cache is ", price->describe());
+    log_info("[sample] ", recipe.sample.sampling.cache.key(), " is ", price->describe());
   }
   std::optional<VerdictLog> verdicts;
   const StopSignal stop;
@@ -586,7 +587,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
     return;
   }
   if (const std::string use = trained.model->step_cache_use().describe(); !use.empty()) {
-    log_info("[sample] sample.cache ", use);
+    log_info("[sample] ", recipe.sample.sampling.cache.key(), " ", use);
   }
   const std::vector<bool> now = written();
   if (const auto done = std::count(now.begin(), now.end(), true); done < count) {

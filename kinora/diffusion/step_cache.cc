@@ -62,6 +62,9 @@ std::string StepCacheUse::describe() const {
   for (size_t kind = 0; kind < branches.size(); ++kind) {
     add(branches[kind], kBranchNames[kind]);
   }
+  if (evaluations > 0) {
+    text << "computed " << in_patches << " of " << evaluations << " evaluations in patches";
+  }
   if (text.tellp() > 0) {
     text << ", and kept up to " << human_bytes(most_bytes) << " of a batch";
   }
@@ -70,8 +73,13 @@ std::string StepCacheUse::describe() const {
 
 void StepCache::begin(const Moment& moment) {
   moment_ = moment;
-  state_ = &states_[moment.rows_kind];
+  take_row(0);
   next_ = 0;
+  number_ = evaluations_[moment.rows_kind]++;
+  if (config_.has_patches()) {
+    ++use_.evaluations;
+    use_.in_patches += patches() > 1 ? 1 : 0;
+  }
   if (config_.kind != Kind::kPab) {
     return;
   }
@@ -88,19 +96,22 @@ void StepCache::begin(const Moment& moment) {
 void StepCache::end() {
   const int64_t kept = bytes();
   use_.most_bytes = std::max(use_.most_bytes, kept);
-  KINORA_CHECK(static_cast<double>(kept) <= config_.most_gib * kGiB, kMemory,
-               "[step_cache] sample.cache keeps ", human_bytes(kept),
-               " of a batch, and sample.cache_gib allows ", config_.most_gib,
-               " GiB. Hint: fewer samples at once (--batch), sample.cache=first_block or a larger "
-               "sample.cache_gib");
+  KINORA_CHECK(
+      static_cast<double>(kept) <= config_.most_gib * kGiB, kMemory, "[step_cache] ", config_.key(),
+      " keeps ", human_bytes(kept), " of a batch, and sample.cache_gib allows ", config_.most_gib,
+      " GiB. Hint: fewer samples at once (--batch), ",
+      config_.has_patches() ? "" : "sample.cache=first_block ", "or a larger sample.cache_gib");
 }
 
 int64_t StepCache::bytes() const {
   int64_t sum = 0;
-  for (const auto& [rows_kind, state] : states_) {
+  for (const auto& [rows, state] : states_) {
     sum += bytes_of(state.watched) + bytes_of(state.residual);
     for (const ops::KeptResult& result : state.results) {
       sum += bytes_of(result.streams[0]) + bytes_of(result.streams[1]);
+    }
+    for (const at::Tensor& tokens : state.keys_and_values) {
+      sum += bytes_of(tokens);
     }
   }
   return sum;
@@ -167,6 +178,14 @@ ops::KeptResult* StepCache::next(ops::BranchKind kind) {
   ++use_.branches[number].all;
   use_.branches[number].left_out += result.is_reused ? 1 : 0;
   return &result;
+}
+
+at::Tensor& StepCache::keys_and_values(size_t use) {
+  std::deque<at::Tensor>& kept = state_->keys_and_values;
+  if (use == kept.size()) {
+    kept.emplace_back();
+  }
+  return kept[use];
 }
 
 }  // namespace kinora::diffusion

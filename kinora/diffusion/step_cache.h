@@ -15,7 +15,8 @@
 #include "kinora/ops/kept_result.h"
 
 /// Step caches: what the blocks of a transformer made at one step of a drawing stands for what they
-/// would make at a later one, since neighbouring steps are alike.
+/// would make at a later one, since neighbouring steps are alike. Of patches it is keys and values
+/// alone.
 namespace kinora::diffusion {
 
 struct StepCacheConfig {
@@ -40,9 +41,19 @@ struct StepCacheConfig {
   /// published for Open-Sora 1.2.
   std::vector<double> interval = {};
   double most_gib = 8.0;  ///< of what a batch keeps
+  /// Of kNone: into so many patches the tokens of a sample are cut, which are computed one behind
+  /// the other. Each attends to the keys and values that the others had last, so those behind it of
+  /// the evaluation before (Fang et al. 2024, "PipeFusion"). 1: all tokens are computed together.
+  int64_t patches = 1;
+  int64_t patch_warmup = 1;  ///< of a run's evaluations so many compute all tokens together
 
-  /// Whether anything can be left out.
-  [[nodiscard]] bool any() const { return kind == Kind::kPab || measures(); }
+  [[nodiscard]] bool has_patches() const { return patches > 1; }
+  /// Whether anything can be left out, or be of an earlier evaluation.
+  [[nodiscard]] bool any() const { return kind == Kind::kPab || measures() || has_patches(); }
+  /// The key that asks for it.
+  [[nodiscard]] const char* key() const {
+    return has_patches() ? "sample.patches" : "sample.cache";
+  }
   /// Whether what an evaluation computes depends on values on the device.
   [[nodiscard]] bool measures() const {
     return (kind == Kind::kFirstBlock || kind == Kind::kTea) && threshold > 0.0;
@@ -57,9 +68,12 @@ struct StepCacheUse {
   };
   Count blocks;
   std::array<Count, ops::kBranchKinds> branches;
-  int64_t most_bytes = 0;  ///< that a batch kept at once
+  int64_t evaluations = 0;  ///< of runs with patches
+  int64_t in_patches = 0;   ///< of them
+  int64_t most_bytes = 0;   ///< that a batch kept at once
 
-  /// "left out 400 of 1000 blocks (40 %), ..., and kept up to 12 MiB"; empty: nothing was asked.
+  /// "left out 400 of 1000 blocks (40 %), ..., and kept up to 12 MiB", "computed 24 of 25
+  /// evaluations in patches, ..."; empty: nothing was asked.
   [[nodiscard]] std::string describe() const;
 };
 
@@ -91,7 +105,7 @@ class StepCache {
 
   // kFirstBlock and kTea.
   [[nodiscard]] bool leaves_out_blocks() const {
-    return config_.kind != StepCacheConfig::Kind::kPab;
+    return config_.kind != StepCacheConfig::Kind::kPab && !config_.has_patches();
   }
   [[nodiscard]] bool computes_first_block() const {
     return config_.kind == StepCacheConfig::Kind::kFirstBlock;
@@ -109,6 +123,21 @@ class StepCache {
   /// Where the next branch of the pass, in order of use, has its result. Null: it is not kept.
   [[nodiscard]] ops::KeptResult* next(ops::BranchKind kind);
 
+  // Patches.
+  /// Those of an evaluation: 1 while all tokens are computed together.
+  [[nodiscard]] int64_t patches() const {
+    return number_ < config_.patch_warmup ? 1 : config_.patches;
+  }
+  /// Whether an evaluation leaves keys and values to the next.
+  [[nodiscard]] bool keeps_tokens() const {
+    return config_.has_patches() && number_ + 1 >= config_.patch_warmup;
+  }
+  /// Passes are of this row of the batch alone until the next begin().
+  void take_row(int64_t row) { state_ = &states_[{moment_.rows_kind, row}]; }
+  /// Those of the attention that is used as number `use` in a pass; undefined until they are
+  /// assigned.
+  [[nodiscard]] at::Tensor& keys_and_values(size_t use);
+
  private:
   struct State {
     at::Tensor watched;
@@ -116,6 +145,7 @@ class StepCache {
     double sum = 0.0;                                                  // of changes
     std::array<std::optional<double>, ops::kBranchKinds> computed_at;  // noise level
     std::deque<ops::KeptResult> results;                               // their addresses stay
+    std::deque<at::Tensor> keys_and_values;
   };
 
   [[nodiscard]] bool is_in_interval() const;
@@ -125,9 +155,11 @@ class StepCache {
   const StepCacheConfig& config_;
   StepCacheUse& use_;
   Combine greatest_;
-  std::map<int64_t, State> states_;  // by Moment::rows_kind
-  State* state_ = nullptr;           // of the pass
+  std::map<std::pair<int64_t, int64_t>, State> states_;  // by Moment::rows_kind and take_row()
+  std::map<int64_t, int64_t> evaluations_;               // begun, by Moment::rows_kind
+  State* state_ = nullptr;                               // of the pass
   Moment moment_;
+  int64_t number_ = 0;                            // of the evaluation, among those with its rows
   std::array<bool, ops::kBranchKinds> reuses_{};  // in the pass
   size_t next_ = 0;
 };

@@ -84,9 +84,10 @@ void check_low_noise(const ModelRecipe& recipe, const LoadOptions& options) {
   KINORA_CHECK(
       sampling.low_noise == 0.0 || recipe.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow,
       kConfig, "[sample] sample.low_noise is for flows (objective.kind flow)");
-  KINORA_CHECK(sampling.low_noise == 0.0 || !sampling.cache.any(), kConfig,
-               "[sample] sample.cache is of one model, and this one has a second expert for low "
-               "noise (sample.low_noise). Hint: sample.cache=none");
+  KINORA_CHECK(sampling.low_noise == 0.0 || !sampling.cache.any(), kConfig, "[sample] ",
+               sampling.cache.key(),
+               " is of one model, and this one has a second expert "
+               "for low noise (sample.low_noise). Hint: sample.cache=none, sample.patches=1");
   KINORA_CHECK(sampling.low_noise > 0.0 || options.low_noise_adapters.empty(), kConfig,
                "[sample] this model has no second expert for --low-noise-lora. Hint: --lora");
 }
@@ -331,6 +332,9 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
                                            const parallel::Mesh& mesh,
                                            parallel::SequenceScheme scheme, int64_t rows) {
   if (const comm::Group& group = mesh.group(parallel::Axis::kSequence); group.size() > 1) {
+    KINORA_CHECK(!trained.recipe.sample.sampling.cache.has_patches(), kConfig,
+                 "[sample] sample.patches and --sequence ", group.size(),
+                 " both divide the tokens of a sample. Hint: sample.patches=1, or --sequence 1");
     const parallel::SequencePlan plan = sequence_plan(
         model, trained.recipe.precision, scheme, group, mesh.shape().tensor, rows, trained.device);
     set_path(trained);

@@ -17,8 +17,8 @@ void Model::use_sequence(std::shared_ptr<const nn::Sequence> sequence) {
 }
 
 void Model::use_step_cache(const diffusion::StepCacheConfig& config) {
-  KINORA_CHECK(!config.any(), kConfig, "[sample] sample.cache is for transformers, and ",
-               name_of(config_), " is none. Hint: sample.cache=none");
+  KINORA_CHECK(!config.any(), kConfig, "[sample] ", config.key(), " is for transformers, and ",
+               name_of(config_), " is none. Hint: sample.cache=none, sample.patches=1");
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): models that have one keep them

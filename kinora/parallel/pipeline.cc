@@ -232,8 +232,6 @@ void StagePass::leave(const std::vector<at::Tensor>& streams) {
   links_.send_streams(stage_, streams);
   if (at::GradMode::is_enabled()) {
     made_ = streams;
-  } else {
-    links_.finish();
   }
 }
 
@@ -263,6 +261,7 @@ StagePipeline::StagePipeline(PipelineLinks& links) : links_(links) {
 
 at::Tensor StagePipeline::share(const at::Tensor& own, const at::Tensor& like) const {
   at::Tensor shared = own.defined() ? own.contiguous() : like;
+  links_.finish();  // calls of two communicators under way at once could wait for each other
   links_.group().broadcast(shared, links_.plan().ranks - 1);
   return shared;
 }
@@ -288,6 +287,9 @@ at::Tensor RowsInFlight::predict(const at::Tensor& x_t, const at::Tensor& t,
     for (const diffusion::NamedCondition& condition : diffusion::kConditions) {
       const at::Tensor& all = conditions.*condition.tensor;
       of_row.*condition.tensor = all.defined() ? all.narrow(0, row, 1) : at::Tensor();
+    }
+    if (own.cache != nullptr) {
+      own.cache->take_row(row);
     }
     at::Tensor last;
     for (const std::unique_ptr<diffusion::Stage>& stage : pipeline_.stages()) {

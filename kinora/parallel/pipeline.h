@@ -11,6 +11,7 @@
 
 #include "kinora/comm/group.h"
 #include "kinora/diffusion/denoiser.h"
+#include "kinora/diffusion/step_cache.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 #include "kinora/optim/arena.h"
@@ -152,14 +153,19 @@ class StagePipeline : public diffusion::Pipeline {
 };
 
 /// Sampling by a model whose blocks ranks divide: the rows of a batch (samples, and with guidance
-/// unconditional ones) follow each other through the stages, so that each rank computes one while
-/// others compute the next. With R rows and P ranks of equal stages a prediction takes R + P - 1
-/// stages' time of a row. All ranks call it with the same tensors, and have the whole result.
-/// Nothing is prepared for it. Without gradients.
+/// unconditional ones) follow each other through the stages, and so do the patches of a row where
+/// the model's step cache has any: each rank computes one while others compute the next. With P
+/// ranks of equal stages, R rows of M patches a prediction takes R M + P - 1 stages' time of a
+/// patch. All ranks call it with the same tensors, and have the whole result. Nothing is prepared
+/// for it. Without gradients.
 class RowsInFlight : public diffusion::Denoiser {
  public:
   /// Both are borrowed. out_channels: of a prediction.
   RowsInFlight(diffusion::Denoiser& model, PipelineLinks& links, int64_t out_channels);
+
+  [[nodiscard]] std::unique_ptr<diffusion::StepCache> make_cache() override {
+    return model_.make_cache();
+  }
 
  private:
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,

@@ -54,8 +54,17 @@ void describe_cache(Fields& fields, diffusion::StepCacheConfig& cache) {
         return cache.interval.empty() ||
                (cache.interval.size() == 2 && cache.interval[0] <= cache.interval[1]);
       });
-  fields.add("cache_gib", cache.most_gib, "What a batch may keep at most, in GiB.",
+  fields.add("cache_gib", cache.most_gib,
+             "What a batch may keep at most of either, or of patches' keys and values, in GiB.",
              between(0, 1e6));
+  fields.add(
+      "patches", cache.patches,
+      "Of `kinora sample`: a transformer computes the tokens of a sample in so many patches, "
+      "one behind the other, with the keys and values that the others had last. So ranks of "
+      "--pipeline have work on one sample. Pictures change. 1 = all tokens together.",
+      between(1, 1e4));
+  fields.add("patch_warmup", cache.patch_warmup,
+             "patches: so many steps compute all tokens together at first.", between(1, 1e4));
 }
 
 }  // namespace

@@ -244,8 +244,8 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
           "0 = what is free")
       ->check(real(0.0));
   command.add_flag("--cache-price", arguments.cache_price,
-                   "With sample.cache: draw the first batch without it, too, and say how fast and "
-                   "how near both are");
+                   "With sample.cache or sample.patches: draw the first batch without it, too, and "
+                   "say how fast and how near both are");
   command.add_option("--out", arguments.out,
                      "Folder for the samples; the same command goes on with those that it lacks");
   command.add_flag("--overwrite", arguments.overwrite,

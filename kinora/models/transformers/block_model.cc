@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 #include "kinora/models/transformers/kept_branches.h"
+#include "kinora/models/transformers/patch_sequence.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/nn/low_rank.h"
 #include "kinora/ops/activations_aside.h"
@@ -40,17 +42,38 @@ at::Tensor BlockModel::predict(const at::Tensor& x_t, const at::Tensor& t,
                                const diffusion::Conditions& conditions,
                                const diffusion::Pass& pass) {
   if (pipeline() == nullptr || pass.stage != nullptr) {
-    return compute(x_t, t, conditions, pass);
+    return in_patches(x_t, t, conditions, pass);
   }
   diffusion::Pass own = pass;
   at::Tensor last;
   for (const std::unique_ptr<diffusion::Stage>& stage : pipeline()->stages()) {
     own.stage = stage.get();
-    last = compute(x_t, t, conditions, own);
+    last = in_patches(x_t, t, conditions, own);
   }
   std::vector<int64_t> shape = x_t.sizes().vec();
   shape[1] = config().out_channels();
   return pipeline()->share(last, x_t.new_empty(shape));
+}
+
+at::Tensor BlockModel::in_patches(const at::Tensor& x_t, const at::Tensor& t,
+                                  const diffusion::Conditions& conditions,
+                                  const diffusion::Pass& pass) {
+  if (pass.cache == nullptr || !pass.cache->keeps_tokens()) {
+    return compute(x_t, t, conditions, pass);
+  }
+  struct Restored {
+    Model& model;
+    std::shared_ptr<const nn::Sequence> sequence;
+    ~Restored() { model.use_sequence(std::move(sequence)); }
+  };
+  const Restored restored{*this, shared_sequence()};
+  std::vector<at::Tensor> left;
+  at::Tensor last;
+  for (int64_t patch = 0; patch < pass.cache->patches(); ++patch) {
+    use_sequence(std::make_shared<PatchSequence>(*pass.cache, patch, left));
+    last = compute(x_t, t, conditions, pass);
+  }
+  return last;
 }
 
 int64_t BlockModel::num_fast_linears() const {
@@ -158,9 +181,21 @@ diffusion::Prepared BlockModel::prepare(const at::Tensor& /*times*/,
 }
 
 void BlockModel::use_step_cache(const diffusion::StepCacheConfig& config) {
-  KINORA_CHECK(!config.any() || pipeline() == nullptr, kConfig,
+  KINORA_CHECK(!config.any() || config.has_patches() || pipeline() == nullptr, kConfig,
                "[sample] sample.cache keeps what all blocks make, and parallel.pipeline divides "
                "them among ranks. Hint: sample.cache=none");
+  KINORA_CHECK(!config.has_patches() || config.kind == diffusion::StepCacheConfig::Kind::kNone,
+               kConfig, "[sample] sample.patches ", config.patches,
+               " computes all blocks, and sample.cache would leave out some. Hint: "
+               "sample.cache=none, or sample.patches=1");
+  const ModelShape shape = shape_of(this->config());
+  KINORA_CHECK(!config.has_patches() || (!family_of(this->config()).spans.empty() &&
+                                         !shape.is_undivided && !shape.has_windows),
+               kConfig, "[sample] the tokens of ", name_of(this->config()),
+               shape.is_undivided  ? " with compressed keys and values (model.kv_compress)"
+               : shape.has_windows ? " with attention in windows"
+                                   : "",
+               " cannot be computed in patches. Hint: sample.patches=1");
   cache_ = config;
   cache_use_ = {};
 }

@@ -148,6 +148,10 @@ class BlockModel : public Model {
   [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) final;
+  /// compute(), patch by patch where pass.cache has any.
+  [[nodiscard]] at::Tensor in_patches(const at::Tensor& x_t, const at::Tensor& t,
+                                      const diffusion::Conditions& conditions,
+                                      const diffusion::Pass& pass);
   [[nodiscard]] bool samples_in_fp8() const;
   void quantise_weights() const;
 

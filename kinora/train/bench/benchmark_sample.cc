@@ -168,8 +168,9 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
   result.sampler = describe(sampler, guidance, alone);
   result.peak_memory = most(world, device::peak_memory(device));
   result.kernels = kernels_of(initial.recipe, initial.kernels.get(), initial.graphs, rows, device);
+  const diffusion::StepCacheConfig& cache = config.sample.sampling.cache;
   if (const std::optional<int64_t> each = rows_per_sample(guidance);
-      each && !config.sample.sampling.cache.any()) {
+      each && (!cache.any() || cache.has_patches())) {
     result.model_tflops = 2.0 * models::forward_macs(model) * result.samples_per_s *
                           static_cast<double>(*each * result.steps) /
                           static_cast<double>(world.size()) / 1e12;
@@ -178,8 +179,8 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
     world.barrier();
     result.profile = profile_calls(device, 1, run);
   }
-  if (config.sample.sampling.cache.any()) {
-    result.cache = {.use = initial.model->step_cache_use().describe()};
+  if (cache.any()) {
+    result.cache = {.key = cache.key(), .use = initial.model->step_cache_use().describe()};
   }
   return result;
 }

@@ -34,9 +34,10 @@ struct SampleBenchmark {
   std::optional<double> model_tflops;
   int64_t peak_memory = 0;                    ///< bytes of tensors on a GPU, the most; 0 on the CPU
   std::optional<device::GpuProfile> profile;  ///< of one run
-  /// With sample.cache: what it left out on this rank, and the same without it. The weights are
-  /// random, so the error says nothing of a trained model.
+  /// With sample.cache or sample.patches: what it left out on this rank, and the same without it.
+  /// The weights are random, so the error says nothing of a trained model.
   struct Cache {
+    std::string key;
     std::string use;
     double seconds_without = 0.0;
     double relative_error = 0.0;  ///< of the samples
