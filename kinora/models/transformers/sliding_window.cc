@@ -17,21 +17,21 @@
 namespace kinora::models {
 namespace {
 
-constexpr size_t kAxes = 3;  // frame, row, column
-using Sizes = std::array<int64_t, kAxes>;
+constexpr size_t kClipAxes = 3;  // frame, row, column
+using Sizes = std::array<int64_t, kClipAxes>;
 
 constexpr Sizes kClipTile = {2, 8, 8};
 constexpr Sizes kPictureTile = {1, 8, 16};
 
 /// Positions on each axis of all places of a grid, in its order: int64 [places].
-std::array<at::Tensor, kAxes> places_of(const Sizes& grid) {
+std::array<at::Tensor, kClipAxes> places_of(const Sizes& grid) {
   const at::Tensor all = at::arange(grid[0] * grid[1] * grid[2], at::kLong);
   return {all.floor_divide(grid[1] * grid[2]), all.floor_divide(grid[2]).remainder(grid[1]),
           all.remainder(grid[2])};
 }
 
 /// Number of the place at `positions` in a grid.
-at::Tensor number_of(const std::array<at::Tensor, kAxes>& positions, const Sizes& grid) {
+at::Tensor number_of(const std::array<at::Tensor, kClipAxes>& positions, const Sizes& grid) {
   return (positions[0] * grid[1] + positions[1]) * grid[2] + positions[2];
 }
 
@@ -42,10 +42,10 @@ SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& windo
   const Sizes clip = {grid.frames, grid.rows, grid.columns};
   const Sizes tile = grid.frames > 1 ? kClipTile : kPictureTile;
   Sizes tiles{};
-  std::array<at::Tensor, kAxes> tile_of;    // of each token
-  std::array<at::Tensor, kAxes> within_it;  // likewise
-  const std::array<at::Tensor, kAxes> tokens = places_of(clip);
-  for (size_t axis = 0; axis < kAxes; ++axis) {
+  std::array<at::Tensor, kClipAxes> tile_of;    // of each token
+  std::array<at::Tensor, kClipAxes> within_it;  // likewise
+  const std::array<at::Tensor, kClipAxes> tokens = places_of(clip);
+  for (size_t axis = 0; axis < kClipAxes; ++axis) {
     tiles[axis] = (clip[axis] + tile[axis] - 1) / tile[axis];
     tile_of[axis] = tokens[axis].floor_divide(tile[axis]);
     within_it[axis] = tokens[axis].remainder(tile[axis]);
@@ -58,8 +58,8 @@ SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& windo
   const int64_t num_tiles = tiles[0] * tiles[1] * tiles[2];
   at::Tensor attends = at::ones({num_tiles + 1, num_tiles + 1}, at::kBool);
   at::Tensor of_clip = attends.narrow(0, 0, num_tiles).narrow(1, 0, num_tiles);
-  const std::array<at::Tensor, kAxes> corners = places_of(tiles);
-  for (size_t axis = 0; axis < kAxes; ++axis) {
+  const std::array<at::Tensor, kClipAxes> corners = places_of(tiles);
+  for (size_t axis = 0; axis < kClipAxes; ++axis) {
     if (window[axis] == 0) {
       continue;
     }
