@@ -72,8 +72,9 @@ void FarUpdates::update_by_host(size_t piece) {
 void FarUpdates::balance(size_t of_host) {
   const bool device_is_done = content_of(done_control_).steps >= content_of(control_).steps;
   const size_t next = device_is_done ? of_host - 1 : of_host + 1;
-  // Later steps may have begun meanwhile, as it was. The host keeps one, to tell from.
-  of_host_.compare_exchange_strong(of_host, std::clamp<size_t>(next, 1, buckets_.size()));
+  // Later steps may have begun meanwhile, as it was. With none left the host is of no help, and is
+  // asked no more.
+  of_host_.compare_exchange_strong(of_host, std::min(next, buckets_.size()));
 }
 
 void FarUpdates::wait_for_control() const {
