@@ -541,6 +541,11 @@ void Arena::store(const at::Tensor& state, const at::Tensor& values) const {
   }
 }
 
+size_t Arena::gradient_buffers(const std::string& ring) const {
+  const auto found = rings_.find(ring);
+  return found == rings_.end() ? 0 : found->second.grad.size();
+}
+
 void Arena::make_rings() {
   std::unordered_map<std::string, int64_t> largest;
   for (const Bucket& bucket : buckets_) {
@@ -565,7 +570,10 @@ void Arena::make_rings() {
     }
     const auto users =
         static_cast<size_t>(std::ranges::count(buckets_, bucket.ring, &Bucket::ring));
-    const size_t num_grads = std::min(gradient_buffers(options_), std::max(users, kRingBuffers));
+    // One more where updates of blocks go on beside backward, so that it rarely waits for them.
+    const bool spare = options_.in_backward && options_.offload > 0.0 && bucket.is_block;
+    const size_t num_grads =
+        std::min(kRingBuffers + (spare ? 1 : 0), std::max(users, kRingBuffers));
     for (size_t k = 0; k < num_grads && owns_no(&Bucket::owns_grad); ++k) {
       ring.grad.push_back(at::zeros({numel}, options));
     }
@@ -647,9 +655,8 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
       bucket->whole_grad = at::zeros({bucket->numel}, fp32);
       bucket->grad = slice_of(bucket->whole_grad);
     } else {
-      bucket->whole_grad = rings_.at(bucket->ring)
-                               .grad[turn % gradient_buffers(options_)]
-                               .narrow(0, 0, bucket->numel);
+      const std::vector<at::Tensor>& grads = rings_.at(bucket->ring).grad;
+      bucket->whole_grad = grads[turn % grads.size()].narrow(0, 0, bucket->numel);
       if (options_.in_backward && !options_.sharding.divides()) {
         bucket->grad = bucket->whole_grad;
       } else {

@@ -317,6 +317,8 @@ class Arena {
   [[nodiscard]] int64_t num_elements() const { return num_trained() + num_frozen(); }
   [[nodiscard]] int64_t num_trained() const;
   [[nodiscard]] int64_t num_frozen() const;
+  /// Buffers in which gradients of a ring's buckets take turns; 0: each has its own.
+  [[nodiscard]] size_t gradient_buffers(const std::string& ring) const;
   /// Bytes of this rank's arrays of a role, padding and the buffers of rings included; without what
   /// is a part of another role's array (a compute copy that is the master itself), and without
   /// held().
@@ -436,9 +438,5 @@ class Arena {
 
 /// Buffers of a ring of buckets: one in use, the other on its way.
 inline constexpr size_t kRingBuffers = 2;
-/// Of gradients one more where updates go on beside backward, so that it rarely waits for them.
-[[nodiscard]] inline size_t gradient_buffers(const ArenaOptions& options) {
-  return kRingBuffers + (options.in_backward && options.offload > 0.0 ? 1 : 0);
-}
 
 }  // namespace kinora::optim

@@ -66,7 +66,7 @@ DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replica
     const bool takes_turns = !bucket.owns_compute || !bucket.owns_grad;
     const size_t turn = takes_turns ? turns[bucket.ring]++ : 0;
     turn_.push_back(turn % optim::kRingBuffers);
-    grad_turn_.push_back(turn % optim::gradient_buffers(arena.options()));
+    grad_turn_.push_back(bucket.owns_grad ? 0 : turn % arena.gradient_buffers(bucket.ring));
     if (!bucket.owns_compute) {
       rings_[bucket.ring].resize(optim::kRingBuffers);
     }
@@ -346,8 +346,9 @@ void DataParallel::make_grad_ready(size_t bucket) {
     }
   }
   if (options_.before_reuse) {
-    std::vector<std::optional<size_t>>& holders = last_grad_[arena_.buckets()[bucket].ring];
-    holders.resize(optim::gradient_buffers(arena_.options()));
+    const std::string& ring = arena_.buckets()[bucket].ring;
+    std::vector<std::optional<size_t>>& holders = last_grad_[ring];
+    holders.resize(arena_.gradient_buffers(ring));
     std::optional<size_t>& last = holders[grad_turn_[bucket]];
     if (last) {
       options_.before_reuse(*last);

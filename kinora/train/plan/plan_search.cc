@@ -79,6 +79,13 @@ double offload_of(const RunConfig& config) {
   return config.finetune.freezes() ? config.finetune.offload : config.optim.offload;
 }
 
+/// Returns the override.
+std::string set_offload(RunConfig& config, double share) {
+  const bool freezes = config.finetune.freezes();
+  (freezes ? config.finetune.offload : config.optim.offload) = share;
+  return (freezes ? "finetune.offload=" : "optim.offload=") + human_number(share, 2);
+}
+
 std::string first_blocks(size_t quarters, int64_t blocks) {
   return quarters == kQuarters ? ""
                                : ":" + std::to_string(blocks * static_cast<int64_t>(quarters) /
@@ -133,7 +140,7 @@ class Search {
         }
         continue;
       }
-      found.push_back(choice_of(candidate, *std::move(plan), as_it_is));
+      found.push_back(refined(candidate, choice_of(candidate, *std::move(plan), as_it_is)));
     }
     return found;
   }
@@ -160,6 +167,33 @@ class Search {
             .plan = std::move(plan),
             .samples_per_s = knows_speed_ ? candidate.samples_per_s : 0.0,
             .slowdown = as_it_is / candidate.samples_per_s};
+  }
+
+  /// The same with the least offload that fits, in hundredths, between the share that was tried
+  /// before, if that does not fit, and this one.
+  [[nodiscard]] PlanChoice refined(const Candidate& candidate, PlanChoice choice) const {
+    constexpr int kStep = 5;
+    constexpr double kHundredth = 0.01;
+    if (candidate.offload == offload_of(config_) || candidate.offload_weights > 0.0) {
+      return choice;
+    }
+    for (int less = kStep; less > 0; --less) {
+      Candidate other = candidate;
+      const std::string before = set_offload(other.config, candidate.offload);
+      std::ranges::replace(
+          other.overrides, before,
+          set_offload(other.config, candidate.offload - static_cast<double>(less) * kHundredth));
+      std::optional<MemoryPlan> plan = plan_of(other);
+      if (plan && plan->fits()) {
+        if (less == kStep) {
+          return choice;
+        }
+        other.samples_per_s = estimate_.samples_per_s(other.config, target_.ranks);
+        const double as_it_is = choice.slowdown * candidate.samples_per_s;
+        return choice_of(other, *std::move(plan), as_it_is);
+      }
+    }
+    return choice;
   }
 
   /// Those that none needs less than.
@@ -351,9 +385,7 @@ class Search {
       set("train.recompute", config.train.recompute);
     }
     if (offload_of(config_) != candidate.offload) {
-      const bool freezes = config_.finetune.freezes();
-      (freezes ? config.finetune.offload : config.optim.offload) = candidate.offload;
-      set(freezes ? "finetune.offload" : "optim.offload", human_number(candidate.offload, 2));
+      candidate.overrides.push_back(set_offload(config, candidate.offload));
     }
     if (config_.optim.offload_weights != candidate.offload_weights) {
       config.optim.offload_weights = candidate.offload_weights;

@@ -634,6 +634,9 @@ TEST(PlanSearchTest, OffloadsStateWhereThatIsNeeded) {
   EXPECT_NE(choices[0].text().find("optim.offload="), std::string::npos) << choices[0].text();
   EXPECT_GT(choices[0].config.optim.offload, 0.0);
   EXPECT_GT(choices[0].slowdown, 1.0);
+  RunConfig less = choices[0].config;
+  less.optim.offload -= 0.01;
+  EXPECT_FALSE(plan_memory(less, target).fits()) << "no more than is needed";
   const PlanChoice least = smallest_plan(config, target, gpu);
   EXPECT_LE(least.plan.needed(), choices[0].plan.needed());
   EXPECT_EQ(least.config.optim.offload, 1.0);
