@@ -4,6 +4,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,12 +12,16 @@
 #include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "kinora/core/error.h"
 #include "kinora/kernels/attention.h"
+#include "kinora/nn/sequence.h"
+#include "tests/error_of.h"
 #include "tests/models/transformers/random_clips.h"
 #include "tests/ops/named_results.h"
 
@@ -141,6 +146,19 @@ TEST(SlidingWindowTest, OfAllIsAttentionToAll) {
     ops::expect_near(results_of(name, {}), results_of(name, {{0, 0, 0}}), 1e-5, name);
     ops::expect_near(results_of(name, {}), results_of(name, {{13, 67, 67}}), 1e-5, name);
   }
+}
+
+/// Of whose tokens there are more elsewhere.
+class Divided : public nn::Sequence {
+ public:
+  [[nodiscard]] bool divides_tokens() const override { return true; }
+};
+
+TEST(SlidingWindowTest, NeedsAllTokens) {
+  RandomClips clips(clip_case("sd3_slides"), at::kCPU, at::kFloat);
+  clips.model().use_sequence(std::make_shared<Divided>());
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return clips.sample().size(); }),
+              testing::HasSubstr("model.sliding_window needs all tokens on each rank"));
 }
 
 }  // namespace sliding_window_test
