@@ -187,13 +187,10 @@ size_t attention_backward_workspace_bytes(const AttentionShape& shape) {
       !is_supported(shape, gpu)) {
     return 0;
   }
-  if (shape.mask.any()) {
-    return attention::blocks_backward_workspace_bytes(shape);
-  }
-  if (is_short(shape, gpu)) {
+  if (!shape.mask.any() && is_short(shape, gpu)) {
     return 0;
   }
-  if (attention::wgmma_backward_supported(shape, gpu)) {
+  if (shape.mask.any() || attention::wgmma_backward_supported(shape, gpu)) {
     return attention::wgmma_backward_workspace_bytes(shape);
   }
   BackwardPlan plan;

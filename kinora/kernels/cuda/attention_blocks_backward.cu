@@ -20,8 +20,6 @@
 namespace kinora::kernels::cuda::attention {
 namespace {
 
-constexpr int kBlockRows = static_cast<int>(BlockMask::kRows);
-constexpr int kBlockTiles = kBlockRows / kTileRows;
 constexpr int kStages = 4;
 static_assert(kBlockRows == kConsumers * kTileRows);
 
@@ -62,37 +60,21 @@ struct Memory {
 
 /// What a block of threads has to do.
 struct Work {
+  /// @param blocks, offsets, list  of the mask: blocks of rows of a head, and the others of each
+  /// @param other_tiles            of all the others
+  __device__ __forceinline__ Work(const AttentionShape& shape, int blocks, const int32_t* offsets,
+                                  const int32_t* list, int other_tiles)
+      : head(static_cast<int>(blockIdx.x) / blocks),
+        b(head / static_cast<int>(shape.heads)),
+        h(head - b * static_cast<int>(shape.heads)),
+        block(static_cast<int>(blockIdx.x) - head * blocks),
+        others(offsets, list, block, other_tiles) {}
+  int head;  // of all samples
   int b;
   int h;
-  int block;            // of its rows
-  const int32_t* list;  // the blocks of the others
-  int tiles;            // of them
+  int block;  // of its rows
+  ListedTiles others;
 };
-
-/// @param blocks, offsets, list  of the mask: blocks of rows of a head, and the others of each
-/// @param other_tiles            tiles of the others that there are: a last block may have one
-__device__ __forceinline__ Work work_of(const AttentionShape& shape, int blocks,
-                                        const int32_t* offsets, const int32_t* list,
-                                        int other_tiles) {
-  const auto head = static_cast<int>(blockIdx.x) / blocks;
-  Work work;
-  work.block = static_cast<int>(blockIdx.x) - head * blocks;
-  work.b = head / static_cast<int>(shape.heads);
-  work.h = head - work.b * static_cast<int>(shape.heads);
-  const int begin = offsets[work.block];
-  const int count = offsets[work.block + 1] - begin;
-  work.list = list + begin;
-  work.tiles = count * kBlockTiles;
-  if (count > 0 && (work.list[count - 1] + 1) * kBlockTiles > other_tiles) {
-    work.tiles -= 1;
-  }
-  return work;
-}
-
-/// The first row of the i-th tile.
-__device__ __forceinline__ int first_row(const Work& work, int i) {
-  return work.list[i / kBlockTiles] * kBlockRows + i % kBlockTiles * kTileRows;
-}
 
 /// What the first thread does. stats: of the head, or null: tiles have none.
 template <int kHeadDim>
@@ -106,10 +88,10 @@ __device__ __forceinline__ void load_all(const Work& work, const Maps& maps, uin
                         maps.block[which], work.block * kBlockRows, work.h, work.b,
                         memory + M::kBlockFull);
   }
-  for (int i = 0; i < work.tiles; ++i) {
+  for (int i = 0; i < work.others.count; ++i) {
     const int slot = i % kStages;
     const uint32_t full = memory + M::kFull + slot * 8;
-    const int row = first_row(work, i);
+    const int row = work.others.first_row(i);
     wait_for(memory + M::kEmpty + slot * 8, (i / kStages & 1) ^ 1);
     expect_bytes(full, 2 * M::kTileBytes + (stats != nullptr ? kStatsBytes : 0));
 #pragma unroll
@@ -192,7 +174,7 @@ __device__ __forceinline__ void sum_over_queries(const Plan& plan, const Work& w
   const uint32_t v = k + M::kBlockBytes;
   wait_for(memory + M::kBlockFull, 0);
 #pragma unroll 1
-  for (int i = 0; i < work.tiles; ++i) {
+  for (int i = 0; i < work.others.count; ++i) {
     const int slot = i % kStages;
     const uint32_t q = memory + M::kRing + slot * 2 * M::kTileBytes;
     const uint32_t dout = q + M::kTileBytes;
@@ -251,7 +233,7 @@ __device__ __forceinline__ void sum_over_keys(const Plan& plan, const Work& work
   }
   wait_for(memory + M::kBlockFull, 0);
 #pragma unroll 1
-  for (int i = 0; i < work.tiles; ++i) {
+  for (int i = 0; i < work.others.count; ++i) {
     const int slot = i % kStages;
     const uint32_t k = memory + M::kRing + slot * 2 * M::kTileBytes;
     const uint32_t v = k + M::kTileBytes;
@@ -265,7 +247,7 @@ __device__ __forceinline__ void sum_over_keys(const Plan& plan, const Work& work
         dp[n][j] = own[j / 2].y;
       }
     }
-    const int count = num_keys - first_row(work, i);
+    const int count = num_keys - work.others.first_row(i);
     wait_for(memory + M::kFull + slot * 8, i / kStages & 1);
     pin(s);
     pin(dp);
@@ -324,10 +306,9 @@ __device__ __forceinline__ void walk(const Plan& plan, const Maps& maps) {
   const BlockMask& mask = shape.mask;
   const Work work =
       kOverKeys
-          ? work_of(shape, plan.key_blocks, mask.query_offsets, mask.query_blocks, plan.query_tiles)
-          : work_of(shape, plan.query_blocks, mask.key_offsets, mask.key_blocks, plan.key_tiles);
-  const float2* stats = plan.stats + (static_cast<int64_t>(work.b) * shape.heads + work.h) *
-                                         plan.query_tiles * kTileRows;
+          ? Work(shape, plan.key_blocks, mask.query_offsets, mask.query_blocks, plan.query_tiles)
+          : Work(shape, plan.query_blocks, mask.key_offsets, mask.key_blocks, plan.key_tiles);
+  const float2* stats = plan.stats + static_cast<int64_t>(work.head) * plan.query_tiles * kTileRows;
   if (warp < 4) {
     set_registers<24, false>();
     if (warp == 0 && is_elected()) {
@@ -407,11 +388,6 @@ int blocks_of(int64_t rows) {
 }
 
 }  // namespace
-
-size_t blocks_backward_workspace_bytes(const AttentionShape& shape) {
-  return static_cast<size_t>(shape.batch * shape.heads * tiles_of(shape.query_length) * kTileRows) *
-         sizeof(float2);
-}
 
 cudaError_t launch_blocks_backward(const AttentionBackward& call, void* workspace,
                                    cudaStream_t stream) {

@@ -24,6 +24,33 @@ inline constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
 /// Elements of a plane.
 inline constexpr int kPlaneElements = 16;
 
+inline constexpr int kTileRows = 64;  // of a product; queries, or keys, of a tile
+inline constexpr int kBlockRows = static_cast<int>(BlockMask::kRows);
+inline constexpr int kBlockTiles = kBlockRows / kTileRows;
+
+[[nodiscard]] inline int64_t tiles_of(int64_t rows) {
+  return (rows + kTileRows - 1) / kTileRows;
+}
+
+/// The tiles of a BlockMask's list of blocks. Of the last block of all rows, which have all_tiles,
+/// there may be one.
+struct ListedTiles {
+  __device__ __forceinline__ ListedTiles(const int32_t* offsets, const int32_t* all_blocks,
+                                         int number, int all_tiles)
+      : blocks(all_blocks + offsets[number]) {
+    const int num_blocks = offsets[number + 1] - offsets[number];
+    count = num_blocks * kBlockTiles;
+    if (num_blocks > 0 && (blocks[num_blocks - 1] + 1) * kBlockTiles > all_tiles) {
+      count -= 1;
+    }
+  }
+  [[nodiscard]] __device__ __forceinline__ int first_row(int tile) const {
+    return blocks[tile / kBlockTiles] * kBlockRows + tile % kBlockTiles * kTileRows;
+  }
+  const int32_t* blocks;
+  int count;
+};
+
 template <int kHeadDim>
 inline constexpr int kPlanes = (kHeadDim + kPlaneElements - 1) / kPlaneElements;
 

@@ -33,9 +33,7 @@ namespace kinora::kernels::cuda::attention {
 [[nodiscard]] cudaError_t launch_blocks_forward(const AttentionForward& call, const Gpu& gpu,
                                                 cudaStream_t stream);
 
-[[nodiscard]] size_t blocks_backward_workspace_bytes(const AttentionShape& shape);
-
-/// @param workspace  blocks_backward_workspace_bytes
+/// @param workspace  wgmma_backward_workspace_bytes
 [[nodiscard]] cudaError_t launch_blocks_backward(const AttentionBackward& call, void* workspace,
                                                  cudaStream_t stream);
 

@@ -6,14 +6,8 @@
 /// (attention_blocks_backward.cu) share: statistics of queries, and products of tiles of 64 rows.
 namespace kinora::kernels::cuda::attention {
 
-inline constexpr int kTileRows = 64;  // of a product; queries, or keys, of a tile
 inline constexpr int kStatsThreads = 256;
 inline constexpr int kStatsBytes = kTileRows * static_cast<int>(sizeof(float2));
-
-/// Tiles of queries of a head.
-[[nodiscard]] inline int64_t tiles_of(int64_t rows) {
-  return (rows + kTileRows - 1) / kTileRows;
-}
 
 /// Of each query -lse / scale and -delta = -rowsum(dO O): [batch heads][num_tiles 64], zeros at the
 /// end. Four lanes a row of a head, rows of all heads one after the other.

@@ -40,10 +40,7 @@
 namespace kinora::kernels::cuda::attention {
 namespace {
 
-constexpr int kTileRows = 64;  // queries of a product, keys of a stage, rows of a copy
 constexpr int kScoreTiles = kTileRows / 8;
-constexpr int kBlockRows = static_cast<int>(BlockMask::kRows);
-constexpr int kBlockTiles = kBlockRows / kTileRows;
 constexpr int kBuffers = 2;                                  // of queries
 constexpr uint32_t kPlane = kTileRows * kPlaneElements * 2;  // bytes of a tile
 
@@ -99,29 +96,22 @@ struct Item {
   int first;
 };
 
-/// The tiles of keys of an item; kBlocks: those that the mask has.
+/// The tiles of keys of an item: all, or those that the mask has.
 template <bool kBlocks>
 struct Tiles {
-  __device__ __forceinline__ Tiles(const Plan& plan, const Item& item) : count(plan.num_tiles) {
-    if constexpr (kBlocks) {
-      const BlockMask& mask = plan.call.shape.mask;
-      const int32_t* offsets = mask.key_offsets + item.first / kBlockRows;
-      blocks = mask.key_blocks + offsets[0];
-      const int num_blocks = offsets[1] - offsets[0];
-      // Of the last block of all there may be one tile.
-      count = num_blocks * kBlockTiles -
-              ((blocks[num_blocks - 1] + 1) * kBlockTiles > plan.num_tiles ? 1 : 0);
-    }
-  }
-  [[nodiscard]] __device__ __forceinline__ int first_key(int tile) const {
-    if constexpr (kBlocks) {
-      return blocks[tile / kBlockTiles] * kBlockRows + tile % kBlockTiles * kTileRows;
-    } else {
-      return tile * kTileRows;
-    }
+  __device__ __forceinline__ Tiles(const Plan& plan, const Item& /*item*/)
+      : count(plan.num_tiles) {}
+  [[nodiscard]] static __device__ __forceinline__ int first_row(int tile) {
+    return tile * kTileRows;
   }
   int count;
-  const int32_t* blocks = nullptr;
+};
+
+template <>
+struct Tiles<true> : ListedTiles {
+  __device__ __forceinline__ Tiles(const Plan& plan, const Item& item)
+      : ListedTiles(plan.call.shape.mask.key_offsets, plan.call.shape.mask.key_blocks,
+                    item.first / kBlockRows, plan.num_tiles) {}
 };
 
 /// A stage of the ring, and the parity of the round.
@@ -152,7 +142,7 @@ __device__ __forceinline__ void copy_keys(const Plan& plan, const Maps& maps, ui
       const uint32_t stage = memory + M::kRing + place.slot * M::kStageBytes;
       const uint32_t keys_full = memory + M::kKeysFull + place.slot * 8;
       const uint32_t values_full = memory + M::kValuesFull + place.slot * 8;
-      const int first = tiles.first_key(tile);
+      const int first = tiles.first_row(tile);
       wait_for(memory + M::kEmpty + place.slot * 8, place.parity ^ 1);
       expect_bytes(keys_full, M::kTileBytes);
       load_rows<kHeadDim>(stage, kPlane, maps.k, first, item.h, item.b, keys_full);
@@ -440,7 +430,7 @@ __device__ __forceinline__ void compute_items(const Plan& plan, uint32_t memory,
           }
         }
       }
-      mask_scores(s[sub], num_keys - tiles.first_key(tile), lane);
+      mask_scores(s[sub], num_keys - tiles.first_row(tile), lane);
       float e[kScoreTiles][4];
       float factors[2];
       const bool raised =
@@ -574,7 +564,7 @@ cudaError_t launch_as(const AttentionForward& call, const Gpu& gpu, cudaStream_t
   Plan plan;
   plan.call = call;
   plan.scale_log2 = shape.scale * kLog2E;
-  plan.num_tiles = static_cast<int>((shape.key_length + kTileRows - 1) / kTileRows);
+  plan.num_tiles = static_cast<int>(tiles_of(shape.key_length));
   plan.head_items = static_cast<int>(items_of_head(shape, kSubs));
   plan.num_items = static_cast<int>(shape.batch * shape.heads) * plan.head_items;
   Maps maps;
@@ -629,7 +619,7 @@ cudaError_t launch_blocks(const AttentionForward& call, const Gpu& gpu, cudaStre
 /// What both kinds have in common.
 bool has_fitting_sizes(const AttentionShape& shape, const Gpu& gpu) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  const int64_t tiles = (shape.query_length + kTileRows - 1) / kTileRows;
+  const int64_t tiles = tiles_of(shape.query_length);
   return gpu.capability == 90 && (shape.type == DType::kBF16 || shape.type == DType::kF16) &&
          shape.scale > 0.0F && shape.query_length >= 1 && shape.query_length <= kMax / 2 &&
          shape.key_length >= 1 && shape.key_length <= kMax / 2 && shape.batch >= 0 &&
