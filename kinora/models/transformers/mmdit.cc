@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/kernels/attention.h"
 #include "kinora/models/families.h"
 #include "kinora/models/run_block.h"
 #include "kinora/models/transformers/caption_inputs.h"
@@ -601,6 +602,11 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
 }
 
 const SlidingWindow& MMDiT::sliding_window(const Grid& grid, int64_t others, at::Device device) {
+  if (others > 0) {  // masks are of whole blocks: the same for all that end in the same one
+    constexpr int64_t kRows = kernels::BlockMask::kRows;
+    const int64_t own = grid.frames * grid.tokens_a_frame();
+    others = (own + others + kRows - 1) / kRows * kRows - own;
+  }
   const std::array<int64_t, 4> key = {grid.frames, grid.rows, grid.columns, others};
   const auto found = sliding_windows_.find(key);
   return found != sliding_windows_.end()
@@ -633,17 +639,19 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
     tokens.image_angles =
         sequence().enter(angles(grid, shown, x_t.device()).unsqueeze(0)).flatten(0, 2);
   }
-  const bool slides = !config().transformer.sliding_window.empty();
-  if (slides) {
+  const SlidingWindow* window = nullptr;
+  if (!config().transformer.sliding_window.empty()) {
     KINORA_CHECK(!own->divides_tokens(), kConfig,
                  "[model] model.sliding_window needs all tokens on each rank. Hint: "
                  "parallel.sequence=1 and sample.patches=1, or model.sliding_window=[]");
-    const SlidingWindow& window = sliding_window(grid, beside, x_t.device());
-    tokens.image_blocks = window.blocks();
-    tokens.blocks = sliding_window(grid, beside + tokens.text, x_t.device()).blocks();
-    streams[0] = window.sorted(streams[0]);
+    window = &sliding_window(grid, beside + tokens.text, x_t.device());
+    tokens.blocks = window->blocks();
+    if (!config().transformer.second_attention.empty()) {
+      tokens.image_blocks = sliding_window(grid, beside, x_t.device()).blocks();
+    }
+    streams[0] = window->sorted(streams[0]);
     if (tokens.image_angles.defined()) {
-      tokens.image_angles = window.sorted(tokens.image_angles.unsqueeze(0).unsqueeze(0))[0][0];
+      tokens.image_angles = window->sorted(tokens.image_angles.unsqueeze(0).unsqueeze(0))[0][0];
     }
   }
   at::Tensor patches;
@@ -657,8 +665,8 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   if (!patches.defined()) {
     return {};
   }
-  if (slides) {
-    patches = sliding_window(grid, beside, x_t.device()).restored(patches);
+  if (window != nullptr) {
+    patches = window->restored(patches);
   }
   patches = sequence()
                 .leave(patches, tokens.image)

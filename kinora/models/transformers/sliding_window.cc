@@ -35,6 +35,14 @@ at::Tensor number_of(const std::array<at::Tensor, kClipAxes>& positions, const S
   return (positions[0] * grid[1] + positions[1]) * grid[2] + positions[2];
 }
 
+/// Tokens [B, 1, N, ..] with the first of them as `order` has them.
+at::Tensor in_order(const at::Tensor& tokens, const at::Tensor& order) {
+  const int64_t own = order.numel();
+  const at::Tensor clip = tokens.narrow(2, 0, own).index_select(2, order);
+  return tokens.size(2) == own ? clip
+                               : at::cat({clip, tokens.narrow(2, own, tokens.size(2) - own)}, 2);
+}
+
 }  // namespace
 
 SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& window, int64_t others,
@@ -73,9 +81,9 @@ SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& windo
   const int64_t all = order_.numel() + others;
   const int64_t rows = kernels::BlockMask::kRows;
   at::Tensor has = at::zeros({(all + rows - 1) / rows, num_tiles + 1}, at::kFloat);
-  const at::Tensor in_order =
+  const at::Tensor tile_numbers =
       at::cat({numbers.index_select(0, order_), at::full({others}, num_tiles, at::kLong)});
-  has.index_put_({at::arange(all, at::kLong).floor_divide(rows), in_order},
+  has.index_put_({at::arange(all, at::kLong).floor_divide(rows), tile_numbers},
                  at::ones({}, at::kFloat));
   const at::Tensor blocks = has.matmul(attends.to(at::kFloat)).matmul(has.t()) > 0;
   blocks_ = std::make_shared<ops::BlockMask>(blocks, device);
@@ -84,17 +92,11 @@ SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& windo
 }
 
 at::Tensor SlidingWindow::sorted(const at::Tensor& tokens) const {
-  const int64_t own = order_.numel();
-  const at::Tensor clip = tokens.narrow(2, 0, own).index_select(2, order_);
-  return tokens.size(2) == own ? clip
-                               : at::cat({clip, tokens.narrow(2, own, tokens.size(2) - own)}, 2);
+  return in_order(tokens, order_);
 }
 
 at::Tensor SlidingWindow::restored(const at::Tensor& tokens) const {
-  const int64_t own = places_.numel();
-  const at::Tensor clip = tokens.narrow(2, 0, own).index_select(2, places_);
-  return tokens.size(2) == own ? clip
-                               : at::cat({clip, tokens.narrow(2, own, tokens.size(2) - own)}, 2);
+  return in_order(tokens, places_);
 }
 
 }  // namespace kinora::models
