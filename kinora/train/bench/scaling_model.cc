@@ -7,14 +7,16 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/kernels/fp8.h"
+#include "kinora/optim/arena.h"
 
 namespace kinora::train {
 namespace {
 
-constexpr size_t kGatheredAhead = 2;             // buckets of stage 3
-constexpr size_t kHeld = 2;                      // of each ring of stage 3
-constexpr int64_t kMaxBuckets = 1024;            // of bucket_size
-constexpr double kFp8Bytes = 1.0 + 4.0 / 128.0;  // of an element, with its scale's share
+constexpr size_t kGatheredAhead = 2;   // buckets of stage 3
+constexpr int64_t kMaxBuckets = 1024;  // of bucket_size
+// Of an element, with its scale's share.
+constexpr double kFp8Bytes = 1.0 + sizeof(float) / static_cast<double>(kernels::kScaleBlock);
 
 /// Does one task after the other.
 class Resource {
@@ -174,7 +176,7 @@ class Simulation {
     std::map<int64_t, size_t> turns;
     for (const BucketCost& bucket : costs.buckets) {
       const int64_t ring = bucket.ring.value_or(-1);
-      buffer_of_.emplace_back(ring, turns[ring]++ % kHeld);
+      buffer_of_.emplace_back(ring, turns[ring]++ % optim::kRingBuffers);
     }
   }
 
