@@ -52,7 +52,8 @@ void check_finite(const optim::Arena& arena, optim::Role role,
       continue;
     }
     for (const optim::Slot& slot : bucket.slots) {
-      check_part(slot.path, bucket.compute.narrow(0, slot.offset, slot.numel), 0, origin);
+      check_part(slot.path, optim::in_order(optim::slot_view(bucket.compute, slot), slot), 0,
+                 origin);
     }
   }
   if (const optim::HeldWeights* held = arena.held()) {

@@ -31,7 +31,7 @@ std::string checksum_of_weights(const optim::Arena& arena) {
   if (const optim::HeldWeights* held = arena.held()) {
     for (const optim::HeldWeights::Weight& weight : held->weights()) {
       if (!weight.is_coded()) {
-        sum.update(device::bytes_of(weight.plain.cpu()));
+        sum.update(device::bytes_of(weight.plain.cpu().contiguous()));
         continue;
       }
       add(std::string(kernels::name_of(weight.codes.format)), sum);

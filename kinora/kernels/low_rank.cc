@@ -5,7 +5,7 @@
 namespace kinora::kernels {
 
 void low_rank_forward(const LowRankForward& call) {
-  for (int64_t row = 0; row < call.rows; ++row) {
+  for (int64_t row = 0; row < call.rows && call.low != nullptr; ++row) {
     for (int64_t r = 0; r < call.rank; ++r) {
       double sum = 0.0;
       for (int64_t k = 0; k < call.in; ++k) {
@@ -16,12 +16,12 @@ void low_rank_forward(const LowRankForward& call) {
     }
   }
   for (int64_t r = 0; r < call.rank; ++r) {
-    for (int64_t n = 0; n < call.out; ++n) {
-      store_element(call.joined, n * call.joined_stride + call.in + r, call.type,
+    for (int64_t n = 0; n < call.out && call.behind != nullptr; ++n) {
+      store_element(call.behind, n * call.weight_stride + r, call.type,
                     call.scale * load_element(call.b, n * call.rank + r, call.type));
     }
-    for (int64_t k = 0; k < call.in; ++k) {
-      store_element(call.joined, (call.out + r) * call.joined_stride + k, call.type,
+    for (int64_t k = 0; k < call.in && call.below != nullptr; ++k) {
+      store_element(call.below, r * call.weight_stride + k, call.type,
                     load_element(call.a, r * call.in + k, call.type));
     }
   }

@@ -16,8 +16,8 @@
 ///
 ///   dx = dy W + dlow A = [dy | dlow] [W ; A]
 ///
-/// So the matrices have room behind their rows, and W a copy with room behind and below it:
-/// `joined`, [out + rank, in + rank], whose last corner is never read.
+/// So the matrices have room behind their rows, and W, or a copy of it, has room behind and below
+/// it, whose corner is never read.
 ///
 /// This header has the arguments and the CPU reference; kernels/cuda/low_rank.h the launchers.
 namespace kinora::kernels {
@@ -34,11 +34,11 @@ struct LowRankForward {
   int64_t x_stride = 0;     ///< elements between rows, here and below
   const void* a = nullptr;  ///< [rank, in], contiguous
   const void* b = nullptr;  ///< [out, rank], contiguous
-  void* low = nullptr;      ///< [rows, rank]: x A^T
+  void* low = nullptr;      ///< [rows, rank]: x A^T; null: not wanted, and x is not read
   int64_t low_stride = 0;
-  /// Gets scale B behind its first `out` rows and A in the `rank` rows below them; W stays.
-  void* joined = nullptr;
-  int64_t joined_stride = 0;
+  void* behind = nullptr;  ///< [out, rank], behind W: gets scale B; null: no room there
+  void* below = nullptr;   ///< [rank, in], below W: gets A; null: no room there
+  int64_t weight_stride = 0;
 };
 
 /// Gradients, fp32, are added up: a_grad += dlow^T x, b_grad += scale dy^T low.

@@ -56,6 +56,9 @@ ops::LinearWeights Linear::weights() const {
                              .number = number_};
   if (update() != nullptr) {
     weights.updates = {update()->weights()};
+    const bool has_room = weight.value.defined() && weight.value.stride(0) > weight.shape[1];
+    weights.free_columns = has_room ? weight.room : 0;
+    weights.free_rows = weights.free_columns;
   }
   return weights;
 }

@@ -46,6 +46,9 @@ struct Parameter {
   /// Of a convolution: in memory the dim of in-channels is the innermost, as convolutions of
   /// channels_last inputs read it.
   bool channels_last = false;
+  /// Of a frozen matrix [out, in]: columns behind each row, and rows below the last, that memory
+  /// leaves free for its low-rank update (kernels/low_rank.h).
+  int64_t room = 0;
   /// Where ranks divide it: which part is here, of which `shape` is the shape.
   std::optional<Box> box = {};
   /// Where ranks divide the layers around it, each uses it, whole, for what it has of those: the

@@ -176,6 +176,12 @@ int64_t BlockKernels::room(const LinearWeights& linear) const {
   return impl_->products != nullptr && impl_->fp8 == nullptr ? LowRankLinears::room(linear) : 0;
 }
 
+int64_t BlockKernels::room_beside(int64_t out, int64_t in, int64_t rank) const {
+  return impl_->products != nullptr && impl_->fp8 == nullptr
+             ? LowRankLinears::room_beside(out, in, rank, impl_->type)
+             : 0;
+}
+
 at::Tensor BlockKernels::empty_with_room(int64_t rows, int64_t columns, int64_t room) const {
   return LowRankLinears::empty(rows, columns, room, at::device(impl_->device).dtype(impl_->type));
 }

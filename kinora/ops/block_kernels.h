@@ -136,6 +136,9 @@ class BlockKernels {
   /// Columns that a matrix must leave free behind its rows for the updates of the linear that reads
   /// it, or whose gradient it is, so that these take no pass of their own; 0: none.
   [[nodiscard]] int64_t room(const LinearWeights& linear) const;
+  /// The same for a weight [out, in] with one update of `rank`: what its memory must leave free
+  /// (nn::Parameter::room), so that products need no copy of it.
+  [[nodiscard]] int64_t room_beside(int64_t out, int64_t in, int64_t rank) const;
   /// [rows, columns] in the block's type with that room.
   [[nodiscard]] at::Tensor empty_with_room(int64_t rows, int64_t columns, int64_t room) const;
   /// The products linear() and input_grad() of a linear with its updates, as LowRankLinears has

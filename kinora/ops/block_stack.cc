@@ -446,6 +446,12 @@ SeamGrad seam_backward(const Pass& pass, const Seam& here, const at::Tensor& dh,
 
 // ---- forward ----
 
+/// What a branch keeps by the streams that it is off: of place k, where it computes.
+std::array<KeptBranch*, kStreams> kept_of(std::vector<KeptBranch>& kept, const Place& place,
+                                          size_t k) {
+  return place.is_begun ? std::array{&kept[k - 1], &kept[k]} : std::array{&kept[k], &kept[k]};
+}
+
 /// Drops what the block's level computes again, of the places [first, end) of a block.
 void forget(Pass& pass, Recompute level, size_t first, size_t end) {
   for (size_t k = first; k < end; ++k) {
@@ -466,6 +472,9 @@ void forget(Pass& pass, Recompute level, size_t first, size_t end) {
     forget_inner(level, *pass.places[k].branch, kept);
     if (level != Recompute::kNone) {
       kept.h = {};
+    }
+    if (level != Recompute::kNone && pass.places[k].computes()) {
+      forget_attended(*pass.places[k].branch, kept_of(pass.kept, pass.places[k], k));
     }
   }
 }
@@ -488,12 +497,6 @@ void put_aside(Pass& pass, int64_t block, size_t first, size_t end) {
     fixed.insert(fixed.end(), {pass.kept[k].leaf, pass.kept[k].graph});
   }
   pass.aside->put(static_cast<size_t>(block), tensors, fixed, place);
-}
-
-/// What a branch keeps by the streams that it is off: of place k, where it computes.
-std::array<KeptBranch*, kStreams> kept_of(std::vector<KeptBranch>& kept, const Place& place,
-                                          size_t k) {
-  return place.is_begun ? std::array{&kept[k - 1], &kept[k]} : std::array{&kept[k], &kept[k]};
 }
 
 std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,

@@ -30,7 +30,9 @@ struct Product {
   at::Tensor addend{};
 
   explicit Product(JoinedProduct joined)
-      : operand(std::move(joined.operand)), weights(std::move(joined.weights)) {}
+      : operand(std::move(joined.operand)),
+        weights(std::move(joined.weights)),
+        addend(std::move(joined.addend)) {}
   Product(Operand operand, LinearWeights weights, at::Tensor addend)
       : operand(std::move(operand)), weights(std::move(weights)), addend(std::move(addend)) {}
 };
@@ -361,9 +363,24 @@ std::array<at::Tensor, 2> attend_backward(const BranchPass& pass, const JointAtt
   return dpacked;
 }
 
+/// What forget_attended() dropped.
+void remember_attended(const BranchPass& pass, const std::array<KeptBranch*, 2>& kept) {
+  const JointTokens tokens(pass, kept);
+  const at::Tensor& rows = kept[0]->last.value;
+  at::Tensor& out = kept[0]->attended.out;
+  out = at::empty({tokens.batch, tokens.all(), rows.size(1)}, rows.options());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const at::Tensor part = tokens.part(out, i);
+    part.copy_(kept[i]->last.value.view(part.sizes()));
+  }
+}
+
 std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& body,
                                    std::array<ResultGrad, 2> dresults,
                                    const std::array<KeptBranch*, 2>& kept) {
+  if (!body.attend && !kept[0]->attended.out.defined()) {
+    remember_attended(pass, kept);
+  }
   std::array<at::Tensor, 2> dout;
   for (size_t i = 0; i < kept.size(); ++i) {
     if (const LinearWeights& proj = body.parts[i].proj; proj.weight.defined()) {
@@ -485,11 +502,19 @@ at::Tensor backward(BranchPass& pass, const MlpBody& body, ResultGrad dresult, K
 
 // ---- attention and MLP beside each other ----
 
+/// Whether both make the same of their input, as parts of one linear do.
+bool have_same_low(const LinearWeights& one, const LinearWeights& other) {
+  return one.updates.size() == 1 && other.updates.size() == 1 &&
+         one.updates.front().a.is_same(other.updates.front().a);
+}
+
 /// What qkv reads as the input of fc1: the room behind its rows is for one linear's updates at a
 /// time.
 Operand input_of_mlp(const BranchPass& pass, const ParallelBody& body, const Operand& h) {
   Operand own = h;
-  own.low = at::Tensor();
+  if (!have_same_low(body.attention.qkv, body.mlp.fc1)) {
+    own.low = at::Tensor();
+  }
   own.room = pass.kernels.room(body.mlp.fc1) == h.room ? h.room : 0;
   return own;
 }
@@ -551,8 +576,8 @@ void inner(const BranchPass& pass, const ParallelBody& body, KeptBranch& kept,
   } else {
     kept.attention_last = run_attention(pass, body.attention, kept, result);
   }
-  kept.h.low = at::Tensor();
   Operand h = std::exchange(kept.h, input_of_mlp(pass, body, kept.h));
+  h.low = kept.h.low;  // the MLP's lies where another was
   inner(pass, body.mlp, kept, place);
   kept.h = std::move(h);
 }
@@ -785,6 +810,14 @@ void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
   // Weight gradients read the transposed copies only.
   for (Operand* operand : {&kept.h, &kept.text, &kept.last, &kept.attention_last}) {
     operand->fp8 = at::Tensor();
+  }
+}
+
+void forget_attended(const Branch& branch, const std::array<KeptBranch*, 2>& kept) {
+  const auto* joint = std::get_if<JointAttentionBody>(&branch.body);
+  if (joint != nullptr && !joint->attend && kept[0]->last.value.defined() &&
+      kept[1]->last.value.defined()) {
+    kept[0]->attended.out = at::Tensor();
   }
 }
 

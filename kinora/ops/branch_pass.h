@@ -87,6 +87,9 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, si
 void forget_unread(const Branch& branch, KeptBranch& kept, size_t stream);
 /// Drops what kElementwise and kMlp compute again, and makes it again; h is the caller's.
 void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept);
+/// Of a JointAttentionBody: drops what attention has made, where the inputs of the linears behind
+/// it are kept, which have it.
+void forget_attended(const Branch& branch, const std::array<KeptBranch*, 2>& kept);
 void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
 
 /// The gradient of h, undefined where it is not wanted; adds those of weights, while those of

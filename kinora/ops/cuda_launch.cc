@@ -131,7 +131,9 @@ void round_to(const at::Tensor& in, DType type, const at::Tensor& out) {
 
 void dequantise_weight(const kernels::WeightCodes& call, DType type, const at::Tensor& out) {
   const c10::cuda::CUDAGuard guard(out.device());
-  KINORA_CUDA_CHECK(kernels::cuda::dequantise_weight(call, type, out.data_ptr(),
+  const int64_t width = out.size(-1);
+  const int64_t gap = out.is_contiguous() ? 0 : out.stride(0) - width;
+  KINORA_CUDA_CHECK(kernels::cuda::dequantise_weight(call, type, out.data_ptr(), width, gap,
                                                      c10::cuda::getCurrentCUDAStream()));
 }
 

@@ -37,6 +37,8 @@ LinearWeights some_outputs(const LinearWeights& linear, int64_t first, int64_t c
                        .bias = part(linear.bias, 0, first, count),
                        .weight_grad = part(linear.weight_grad, 0, first, count),
                        .bias_grad = part(linear.bias_grad, 0, first, count)};
+  result.free_columns = linear.free_columns;
+  result.free_rows = first + count == linear.weight.size(0) ? linear.free_rows : 0;
   for (const LowRankWeights& update : linear.updates) {
     const int64_t begin = std::max(first, update.first_row);
     const int64_t end = std::min(first + count, update.first_row + update.rows());
@@ -57,6 +59,8 @@ LinearWeights some_inputs(const LinearWeights& linear, int64_t first, int64_t co
                        .bias = has_bias ? linear.bias : at::Tensor(),
                        .weight_grad = part(linear.weight_grad, 1, first, count),
                        .bias_grad = has_bias ? linear.bias_grad : at::Tensor()};
+  result.free_columns = first + count == linear.weight.size(1) ? linear.free_columns : 0;
+  result.free_rows = linear.free_rows;
   for (LowRankWeights update : linear.updates) {
     update.a = part(update.a, 1, first, count);
     update.a_grad = part(update.a_grad, 1, first, count);

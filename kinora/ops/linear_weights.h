@@ -36,6 +36,12 @@ struct LinearWeights {
   int64_t first_part = -1;
   /// Of rows that no two have in common: of linears that were merged each has its own.
   std::vector<LowRankWeights> updates{};
+  /// Of a weight whose memory has room for them (nn::Parameter::room): columns that are free behind
+  /// its rows, and rows below them. Parts have what is right beside them.
+  int64_t free_columns = 0;
+  int64_t free_rows = 0;
+
+  [[nodiscard]] bool has_room() const { return free_columns > 0 || free_rows > 0; }
 };
 
 /// The linear that makes columns [first, first + count) of y, without a number. Its gradients and

@@ -1,18 +1,30 @@
 #include "kinora/ops/low_rank_linears.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "kinora/device/host_bytes.h"
+#include "kinora/ops/branch_pass.h"
 
 namespace kinora::ops {
 namespace {
 
 // Rows of 16-bit elements that start on 128 bytes: products are slower on others.
 constexpr int64_t kRowElements = 64;
+
+/// The least that kernels have; 0: none.
+int64_t kernel_rank(int64_t rank) {
+  for (const int64_t other : {8, 16, 32, 64}) {
+    if (rank > 0 && rank <= other) {
+      return other;
+    }
+  }
+  return 0;
+}
 
 /// `matrix` and the room behind its rows.
 at::Tensor with_room(const at::Tensor& matrix, int64_t room) {
@@ -25,6 +37,16 @@ at::Tensor room_of(const at::Tensor& matrix, int64_t room) {
 
 std::pair<const void*, int64_t> key_of(const at::Tensor& weight) {
   return {weight.storage().unsafeGetStorageImpl(), weight.storage_offset()};
+}
+
+/// Whether there is room for the updates behind the rows of the weight, or of its copy, and below
+/// them.
+bool has_columns(const LinearWeights& linear) {
+  return !linear.has_room() || linear.free_columns > 0;
+}
+
+bool has_rows(const LinearWeights& linear) {
+  return !linear.has_room() || linear.free_rows > 0;
 }
 
 /// visit(update, first) with the first of its columns among those of all.
@@ -55,12 +77,7 @@ int64_t joined_rank(const LinearWeights& linear) {
     }
     sum += update.rank();
   }
-  for (const int64_t rank : {8, 16, 32, 64}) {
-    if (sum > 0 && sum <= rank) {
-      return rank;
-    }
-  }
-  return 0;
+  return kernel_rank(sum);
 }
 
 bool is_joined(const LinearWeights& linear) {
@@ -118,6 +135,15 @@ int64_t LowRankLinears::room(const LinearWeights& linear) {
   return is_supported ? rank : 0;
 }
 
+int64_t LowRankLinears::room_beside(int64_t out, int64_t in, int64_t rank, at::ScalarType type) {
+  constexpr int64_t kRow = 16;  // of what dequantise() writes
+  const int64_t room = kernel_rank(rank);
+  const bool is_supported = room > 0 && in % kRow == 0 &&
+                            (type == at::kBFloat16 || type == at::kHalf) &&
+                            cuda::low_rank_supported(device::dtype_of(type), in, out, room);
+  return is_supported ? room : 0;
+}
+
 at::Tensor LowRankLinears::empty(int64_t rows, int64_t columns, int64_t room,
                                  const at::TensorOptions& options) {
   if (room == 0) {
@@ -127,18 +153,20 @@ at::Tensor LowRankLinears::empty(int64_t rows, int64_t columns, int64_t room,
   return at::empty({rows, pitch}, options).narrow(1, 0, columns);
 }
 
-LowRankLinears::Copy LowRankLinears::new_copy(const LinearWeights& linear) {
+LowRankLinears::Joined LowRankLinears::new_joined(const LinearWeights& linear) {
   const at::Tensor& weight = linear.weight;
   const int64_t rank = joined_rank(linear);
-  Copy copy{.weight = weight,
-            .joined = empty(weight.size(0) + rank, weight.size(1), rank, weight.options()),
-            .factors = {}};
+  Joined joined{.weight = weight,
+                .matrix = linear.has_room() ? weight
+                                            : empty(weight.size(0) + rank, weight.size(1), rank,
+                                                    weight.options()),
+                .factors = {}};
   if (!is_joined(linear)) {
-    copy.factors = {.a = at::zeros({rank, weight.size(1)}, weight.options()),
-                    .b = at::zeros({weight.size(0), rank}, weight.options()),
-                    .scale = linear.updates.front().scale};
+    joined.factors = {.a = at::zeros({rank, weight.size(1)}, weight.options()),
+                      .b = at::zeros({weight.size(0), rank}, weight.options()),
+                      .scale = linear.updates.front().scale};
   }
-  return copy;
+  return joined;
 }
 
 bool LowRankLinears::is_kept(const LinearWeights& linear) {
@@ -146,81 +174,91 @@ bool LowRankLinears::is_kept(const LinearWeights& linear) {
     return false;
   }
   const auto key = key_of(linear.weight);
-  if (copies_.contains(key)) {
+  if (kept_.contains(key)) {
     return true;
   }
-  const auto bytes = static_cast<int64_t>(linear.weight.nbytes());
-  if (kept_ + bytes > kMostKept) {
+  const int64_t bytes = linear.has_room() ? 0 : static_cast<int64_t>(linear.weight.nbytes());
+  if (copied_ + bytes > kMostKept) {
     return false;
   }
-  kept_ += bytes;
-  copies_[key];
+  copied_ += bytes;
+  kept_[key];
   return true;
 }
 
-LowRankLinears::Copy& LowRankLinears::copy_of(const LinearWeights& linear) {
+LowRankLinears::Joined& LowRankLinears::joined_of(const LinearWeights& linear) {
   const at::Tensor& weight = linear.weight;
   const bool keeps = is_kept(linear);
-  Copy& copy = keeps ? copies_[key_of(weight)] : turn_;
+  Joined& joined = keeps ? kept_[key_of(weight)] : turn_;
   const int64_t version = weight._version();
-  if (!keeps || !copy.weight.defined()) {
-    copy = {};  // its memory is the next one's
-    copy = new_copy(linear);
+  if (!keeps || !joined.weight.defined()) {
+    joined = {};  // its memory is the next one's
+    joined = new_joined(linear);
   }
-  if (copy.version != version) {
-    copy.version = version;
-    copy.joined.narrow(0, 0, weight.size(0)).copy_(weight);
+  if (joined.version != version) {
+    joined.version = version;
+    if (!linear.has_room()) {
+      joined.matrix.narrow(0, 0, weight.size(0)).copy_(weight);
+    }
   }
-  return copy;
+  return joined;
 }
 
-JoinedFactors LowRankLinears::factors_of(const Copy& copy, const LinearWeights& linear) {
+JoinedFactors LowRankLinears::factors_of(const Joined& joined, const LinearWeights& linear) {
   if (is_joined(linear)) {
     const LowRankWeights& update = linear.updates.front();
     return {.a = update.a, .b = update.b, .scale = update.scale};
   }
-  return copy.factors;
+  return joined.factors;
 }
 
-LowRankLinears::Copy& LowRankLinears::write_low(Operand& x, const LinearWeights& linear) {
-  Copy& copy = copy_of(linear);
-  const at::Tensor& weights = copy.joined;
-  const JoinedFactors factors = factors_of(copy, linear);
+LowRankLinears::Joined& LowRankLinears::write(Operand& x, const LinearWeights& linear) {
+  Joined& joined = joined_of(linear);
+  const JoinedFactors factors = factors_of(joined, linear);
   if (!is_joined(linear)) {
     join(linear, factors);
   }
+  const int64_t out = linear.weight.size(0);
+  const int64_t in = linear.weight.size(1);
+  const at::Tensor whole =
+      joined.matrix.as_strided({out + x.room, in + x.room}, joined.matrix.strides());
+  const bool needs_low = !x.low.defined();
   x.low = room_of(x.value, x.room);
-  cuda::low_rank_forward({.rows = x.value.size(0),
-                          .in = x.value.size(1),
-                          .out = linear.weight.size(0),
-                          .rank = x.room,
-                          .type = device::dtype_of(x.value.scalar_type()),
-                          .scale = static_cast<float>(factors.scale),
-                          .x = x.value.const_data_ptr(),
-                          .x_stride = x.value.stride(0),
-                          .a = factors.a.const_data_ptr(),
-                          .b = factors.b.const_data_ptr(),
-                          .low = x.low.data_ptr(),
-                          .low_stride = x.low.stride(0),
-                          .joined = weights.data_ptr(),
-                          .joined_stride = weights.stride(0)});
-  return copy;
+  cuda::low_rank_forward(
+      {.rows = x.value.size(0),
+       .in = in,
+       .out = out,
+       .rank = x.room,
+       .type = device::dtype_of(x.value.scalar_type()),
+       .scale = static_cast<float>(factors.scale),
+       .x = x.value.const_data_ptr(),
+       .x_stride = x.value.stride(0),
+       .a = factors.a.const_data_ptr(),
+       .b = factors.b.const_data_ptr(),
+       .low = needs_low ? x.low.data_ptr() : nullptr,
+       .low_stride = x.low.stride(0),
+       .behind = has_columns(linear) ? whole.narrow(1, in, x.room).data_ptr() : nullptr,
+       .below = has_rows(linear) ? whole.narrow(0, out, x.room).data_ptr() : nullptr,
+       .weight_stride = whole.stride(0)});
+  return joined;
 }
 
 JoinedProduct LowRankLinears::forward(Operand& x, const LinearWeights& linear) {
-  const Copy& copy = write_low(x, linear);
-  const int64_t rank = x.room;
-  return {{.value = with_room(x.value, rank)},
-          {.weight = with_room(copy.joined.narrow(0, 0, linear.weight.size(0)), rank),
-           .bias = linear.bias,
-           .weight_grad = {},
-           .bias_grad = {}}};
+  const Joined& joined = write(x, linear);
+  const LinearWeights plain{
+      .weight = linear.weight, .bias = linear.bias, .weight_grad = {}, .bias_grad = {}};
+  if (!has_columns(linear)) {
+    return {{.value = x.value}, plain, raised(linear, x.low)};
+  }
+  LinearWeights weights = plain;
+  weights.weight = with_room(joined.matrix.narrow(0, 0, linear.weight.size(0)), x.room);
+  return {{.value = with_room(x.value, x.room)}, std::move(weights)};
 }
 
 JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const LinearWeights& linear,
                                        UpdateGradients& gradients) {
-  const Copy& copy = x.low.defined() && is_kept(linear) ? copy_of(linear) : write_low(x, linear);
-  const JoinedFactors factors = factors_of(copy, linear);
+  const Joined& joined = x.low.defined() && is_kept(linear) ? joined_of(linear) : write(x, linear);
+  const JoinedFactors factors = factors_of(joined, linear);
   const bool is_whole = is_joined(linear);
   const auto floats = dy.value.options().dtype(at::kFloat);
   const at::Tensor a_grad =
@@ -251,8 +289,13 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
   } else {
     gradients.wait(std::move(parts), linear, a_grad, b_grad);
   }
-  return {{.value = with_room(dy.value, dy.room)},
-          {.weight = copy.joined, .bias = {}, .weight_grad = {}, .bias_grad = {}}};
+  LinearWeights weights{.weight = linear.weight, .bias = {}, .weight_grad = {}, .bias_grad = {}};
+  if (!has_rows(linear)) {
+    return {{.value = dy.value}, std::move(weights), at::mm(dlow, factors.a)};
+  }
+  weights.weight = joined.matrix.as_strided(
+      {linear.weight.size(0) + dy.room, linear.weight.size(1)}, joined.matrix.strides());
+  return {{.value = with_room(dy.value, dy.room)}, std::move(weights)};
 }
 
 }  // namespace kinora::ops

@@ -14,10 +14,12 @@
 /// of this room only.
 namespace kinora::ops {
 
-/// A product with its updates: x W^T with more columns, or dy W with more columns and rows.
+/// A product with its updates: x W^T with more columns, or dy W with more columns and rows. Where
+/// the weight is a part of one, and other parts lie where these would be, what they add is apart.
 struct JoinedProduct {
   Operand operand;
   LinearWeights weights;
+  at::Tensor addend = {};  ///< undefined: none
 };
 
 /// A linear's updates as one: A one below the other, B each in its own rows and columns, with zeros
@@ -64,45 +66,54 @@ class LowRankLinears {
   /// Columns that a matrix leaves free behind its rows for the linear's updates: joined_rank(); 0
   /// where there is none, or no kernel for it.
   [[nodiscard]] static int64_t room(const LinearWeights& linear);
+  /// The same for the memory of a weight [out, in] with one update of `rank`, where that is free of
+  /// choice (nn::Parameter::room).
+  [[nodiscard]] static int64_t room_beside(int64_t out, int64_t in, int64_t rank,
+                                           at::ScalarType type);
   /// [rows, columns] with room behind each row, or without where `room` is 0.
   [[nodiscard]] static at::Tensor empty(int64_t rows, int64_t columns, int64_t room,
                                         const at::TensorOptions& options);
 
-  /// [x | low] [W | scale B]^T; sets x.low. x has room.
+  /// [x | low] [W | scale B]^T, or x W^T and scale low B^T. x has room; x.low is made unless it is
+  /// there.
   [[nodiscard]] JoinedProduct forward(Operand& x, const LinearWeights& linear);
-  /// [dy | dlow] [W ; A]. x and dy have room. x.low may be undefined: then it is made again.
+  /// [dy | dlow] [W ; A], or dy W and dlow A. x and dy have room. x.low may be undefined: then it
+  /// is made again.
   [[nodiscard]] JoinedProduct backward(const Operand& dy, Operand& x, const LinearWeights& linear,
                                        UpdateGradients& gradients);
 
-  /// Weights take turns at the same addresses: no copy of one outlives its use.
+  /// Weights take turns at the same addresses: nothing beside one outlives its use.
   void take_turns() { take_turns_ = true; }
 
  private:
-  struct Copy {
+  /// A weight and what stands beside it.
+  struct Joined {
     at::Tensor weight = {};  // held, so that nothing else comes to lie at its address
     int64_t version = -1;
-    at::Tensor joined = {};
+    at::Tensor matrix = {};      // the weight, or a copy, that has room behind and below it
     JoinedFactors factors = {};  // of several updates, or one that is not as it must be
   };
-  [[nodiscard]] static Copy new_copy(const LinearWeights& linear);
-  /// A frozen weight with room behind and below it: a copy, made again when the weight changed, or
-  /// for each use of one that is not kept.
-  [[nodiscard]] Copy& copy_of(const LinearWeights& linear);
-  /// Whether the copy of a weight outlives its use: that of the first ones, up to kMostKept bytes.
+  [[nodiscard]] static Joined new_joined(const LinearWeights& linear);
+  /// The weight itself, where its memory has room; else a copy, made again when the weight changed,
+  /// or for each use of one that is not kept.
+  [[nodiscard]] Joined& joined_of(const LinearWeights& linear);
+  /// Whether what stands beside a weight outlives its use: where the weight has room, and of the
+  /// others that of the first ones, up to kMostKept bytes.
   [[nodiscard]] bool is_kept(const LinearWeights& linear);
-  /// As the last write_low() has left them.
-  [[nodiscard]] static JoinedFactors factors_of(const Copy& copy, const LinearWeights& linear);
-  Copy& write_low(Operand& x, const LinearWeights& linear);
+  /// As the last write() has left them.
+  [[nodiscard]] static JoinedFactors factors_of(const Joined& joined, const LinearWeights& linear);
+  /// Writes the factors beside the weight, and x.low if it is undefined.
+  Joined& write(Operand& x, const LinearWeights& linear);
 
   /// Of all copies together. Making one anew takes 466 / R of its product's time for R rows, at
   /// 700 TFLOP/s and 3 TB/s.
   static constexpr int64_t kMostKept = int64_t{4} << 30;
 
   // By the weight's storage and its place there: a dry run has no addresses.
-  std::map<std::pair<const void*, int64_t>, Copy> copies_;
-  int64_t kept_ = 0;  // bytes
+  std::map<std::pair<const void*, int64_t>, Joined> kept_;
+  int64_t copied_ = 0;  // bytes of copies in kept_
   bool take_turns_ = false;
-  Copy turn_;  // of the weight that was used last
+  Joined turn_;  // of the weight that was used last
 };
 
 }  // namespace kinora::ops

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -95,15 +96,20 @@ void quantise(const at::Tensor& values, const QuantisedWeight& weight) {
 }
 
 void dequantise(const QuantisedWeight& weight, const at::Tensor& out) {
-  KINORA_CHECK(
-      out.numel() == weight.count && out.is_contiguous() && out.device() == weight.codes.device(),
-      kShape, "[dequantise] out must have ", weight.count, " elements on ", weight.codes.device(),
-      ", got ", out.sizes(), " on ", out.device());
+  const bool has_rows = out.dim() == 2 && out.stride(1) == 1 && out.size(1) % 16 == 0;
+  KINORA_CHECK(out.numel() == weight.count && (out.is_contiguous() || has_rows) &&
+                   out.device() == weight.codes.device(),
+               kShape, "[dequantise] out must have ", weight.count, " elements on ",
+               weight.codes.device(), ", got ", out.sizes(), " on ", out.device());
   if (out.is_meta()) {
     return;
   }
   const DType type = device::dtype_of(out.scalar_type());
-  if (out.is_cpu()) {
+  if (out.is_cpu() && !out.is_contiguous()) {
+    const at::Tensor values = at::empty(out.sizes(), out.options());
+    dequantise(weight, values);
+    out.variable_data().copy_(values);
+  } else if (out.is_cpu()) {
     auto* const bytes = static_cast<std::byte*>(out.data_ptr());
     for_groups(codes_of(weight), [bytes, type](const WeightCodes& part, int64_t begin) {
       kernels::dequantise_weight(part, type, bytes + begin * static_cast<int64_t>(size_of(type)));

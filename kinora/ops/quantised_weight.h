@@ -25,8 +25,9 @@ struct QuantisedWeight {
 /// on any device. The CPU computes it, and so it is the same on all devices.
 void quantise(const at::Tensor& values, const QuantisedWeight& weight);
 
-/// Writes what it stands for to `out` [count]: fp32, bf16 or fp16, on its device, contiguous from
-/// 16 bytes on. The same bits on all devices. autograd does not count it as a change of `out`.
+/// Writes what it stands for to `out`, of `count` elements: fp32, bf16 or fp16, on its device,
+/// contiguous from 16 bytes on, or a matrix whose rows lie apart and have a multiple of 16
+/// elements. The same bits on all devices. autograd does not count it as a change of `out`.
 void dequantise(const QuantisedWeight& weight, const at::Tensor& out);
 
 }  // namespace kinora::ops

@@ -137,10 +137,6 @@ void check_options(const ArenaOptions& options) {
                ". Hint: a smaller parallel.shard, and parallel.replicate groups of as many");
 }
 
-at::Tensor slot_view(const at::Tensor& flat, const Slot& slot) {
-  return in_shape(flat.narrow(0, slot.offset, slot.numel), slot);
-}
-
 /// A view that autograd takes for a variable of its own.
 at::Tensor leaf_view(const at::Tensor& flat, const Slot& slot, bool requires_grad) {
   at::Tensor leaf = slot_view(flat, slot).detach();
@@ -300,6 +296,15 @@ at::Tensor Bucket::tensor(Role role) const {
   KINORA_UNREACHABLE("[arena] unknown role");
 }
 
+int64_t Slot::pitch() const {
+  constexpr int64_t kRowElements = 64;  // rows of 16 bits then start on 128 bytes, as products want
+  return (shape.back() + room + kRowElements - 1) / kRowElements * kRowElements;
+}
+
+int64_t Slot::memory() const {
+  return room > 0 ? (shape.front() + room) * pitch() : numel;
+}
+
 bool Slot::is_factored() const {
   return optim::is_matrix(at::IntArrayRef(shape));
 }
@@ -402,6 +407,11 @@ at::Tensor in_shape(const at::Tensor& elements, const Slot& slot) {
   std::vector<int64_t> stored = slot.shape;
   std::rotate(stored.begin() + 1, stored.begin() + 2, stored.end());
   return elements.view(stored).movedim(-1, 1);
+}
+
+at::Tensor slot_view(const at::Tensor& flat, const Slot& slot) {
+  const at::Tensor memory = flat.narrow(0, slot.offset, slot.memory());
+  return slot.room == 0 ? in_shape(memory, slot) : memory.as_strided(slot.shape, {slot.pitch(), 1});
 }
 
 at::Tensor in_order(const at::Tensor& tensor, const Slot& slot) {
@@ -716,7 +726,13 @@ void Arena::materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>&
       at::zeros({bucket->numel}, at::TensorOptions(at::kFloat).device(options_.device));
   for (size_t k = 0; k < owners.size(); ++k) {
     const Slot& slot = bucket->slots[k];
-    initialise(slot_view(values, slot), owners[k]->init, slot, options_.seed);
+    if (slot.room == 0) {
+      initialise(slot_view(values, slot), owners[k]->init, slot, options_.seed);
+    } else {  // as it is without room
+      const at::Tensor own = at::zeros(slot.shape, values.options());
+      initialise(own, owners[k]->init, slot, options_.seed);
+      slot_view(values, slot).copy_(own);
+    }
   }
   bucket->compute = values;
   if (const at::ScalarType type = type_of(bucket->fp32_island); type != at::kFloat) {

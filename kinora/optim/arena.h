@@ -99,6 +99,7 @@ struct Slot {
   int64_t numel = 0;
   double lr_factor = 1.0;      ///< nn::Parameter::lr_factor
   bool channels_last = false;  ///< nn::Parameter::channels_last
+  int64_t room = 0;            ///< nn::Parameter::room
   /// Muon: its update takes it whole, as [shape[0], the others], and it has no exp_avg_sq.
   bool is_matrix = false;
   std::optional<nn::Box> box = {};    ///< nn::Parameter::box
@@ -114,10 +115,16 @@ struct Slot {
   [[nodiscard]] bool is_factored() const;
   [[nodiscard]] int64_t num_factors() const;
   [[nodiscard]] int64_t num_instabilities() const { return is_factored() ? num_factors() : 0; }
+
+  /// Elements between its rows in memory, and of all of it: with what is free beside them.
+  [[nodiscard]] int64_t pitch() const;
+  [[nodiscard]] int64_t memory() const;
 };
 
 /// Elements [numel] as they lie in a slot, in its shape: a view.
 [[nodiscard]] at::Tensor in_shape(const at::Tensor& elements, const Slot& slot);
+/// The slot's values in the memory of its bucket, in its shape: a view.
+[[nodiscard]] at::Tensor slot_view(const at::Tensor& flat, const Slot& slot);
 /// A tensor of the slot's shape as elements [numel] in the slot's order.
 [[nodiscard]] at::Tensor in_order(const at::Tensor& tensor, const Slot& slot);
 
@@ -180,8 +187,13 @@ struct Bucket {
 /// How weights of linears and convolutions that are not trained are held (held_weights.h).
 struct HeldOptions {
   std::optional<kernels::WeightFormat> format = {};  ///< nothing: the compute type
-  /// Share of them, in [0, 1], that lies in the host's memory: that of every n-th bucket.
+  /// Share of them, in [0, 1], that lies in the host's memory, of each ring as much as its buckets
+  /// compute: of what makes the vectors that modulate blocks first, then of the others, each that
+  /// of every n-th bucket.
   double offload = 0.0;
+  /// Whether backward reads what makes these vectors: not where nothing that they depend on is
+  /// trained. Then it comes for forward alone.
+  bool modulation_in_backward = true;
   /// The model's, of which its hook is told by their numbers. What lies in those of rings is held.
   std::vector<nn::BucketSpec> buckets = {};
 

@@ -35,10 +35,11 @@ void add_slot(AnyBucket& bucket, const std::string& path, nn::Parameter* paramet
             .numel = checked_numel({path, parameter}),
             .lr_factor = parameter->lr_factor,
             .channels_last = parameter->channels_last,
+            .room = parameter->frozen ? parameter->room : 0,
             .box = parameter->box,
             .is_partial = parameter->is_partial,
             .stage = parameter->stage};
-  bucket.numel = slot.offset + slot.numel;
+  bucket.numel = slot.offset + slot.memory();
   KINORA_CHECK(bucket.numel <= kMaxNumel, kShape, "[arena] bucket ", bucket.name,
                " must have at most 2^34 elements. Hint: split it.");
   bucket.slots.push_back(std::move(slot));

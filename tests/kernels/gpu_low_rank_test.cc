@@ -51,8 +51,9 @@ LowRankForward forward_call(const Shape& shape, DType type, uint8_t* x, const ui
           .b = b,
           .low = x + static_cast<size_t>(shape.in) * size_of(type),
           .low_stride = shape.in + kRoom,
-          .joined = joined,
-          .joined_stride = shape.in + kRoom};
+          .behind = joined + static_cast<size_t>(shape.in) * size_of(type),
+          .below = joined + static_cast<size_t>(shape.out * (shape.in + kRoom)) * size_of(type),
+          .weight_stride = shape.in + kRoom};
 }
 
 LowRankBackward backward_call(const Shape& shape, DType type, const uint8_t* x, uint8_t* dy,
@@ -121,6 +122,13 @@ TEST_F(GpuLowRankTest, EqualsTheCpuAndItself) {
       const double dlow = root(shape.out) * root(shape.rows);
       expect_close(got.b_grad, want.b_grad, type, low, "b_grad");
       expect_close(got.a_grad, want.a_grad, type, dlow, "a_grad");
+      // The factors alone.
+      const DeviceArray<uint8_t> a(inputs.a), b(inputs.b), joined(inputs.joined);
+      LowRankForward factors =
+          forward_call(shape, type, nullptr, a.data(), b.data(), joined.data());
+      factors.low = nullptr;
+      ASSERT_EQ(cuda::low_rank_forward(factors, nullptr), cudaSuccess);
+      EXPECT_EQ(joined.host(), want.joined);
       const Results again = on_gpu(shape, type, inputs);
       EXPECT_EQ(got.a_grad, again.a_grad) << "the order must be fixed";
       EXPECT_EQ(got.b_grad, again.b_grad) << "the order must be fixed";

@@ -40,19 +40,34 @@ TEST_F(GpuWeightCodesTest, EqualTheCpu) {
         Bytes out(static_cast<size_t>(call.count) * size_of(type));
         const DeviceArray<uint8_t> gpu_codes(codes);
         const DeviceArray<float> gpu_scales(scales);
-        const DeviceArray<uint8_t> gpu_out(out);
         WeightCodes gpu_call = call;
         gpu_call.codes = gpu_codes.data();
         gpu_call.scales = gpu_scales.data();
-        ASSERT_EQ(cuda::dequantise_weight(gpu_call, type, gpu_out.data(), nullptr), cudaSuccess);
         call.codes = codes.data();
         call.scales = scales.data();
         dequantise_weight(call, type, out.data());
-        const Floats got = decode(gpu_out.host(), type);
         const Floats want = decode(out, type);
-        for (size_t i = 0; i < want.size(); ++i) {
-          ASSERT_TRUE(got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i])))
-              << "element " << i << " is " << got[i] << ", must be " << want[i];
+        const std::vector<int64_t> gaps =
+            width % 16 == 0 ? std::vector<int64_t>{0, 16, 48} : std::vector<int64_t>{0};
+        for (const int64_t gap : gaps) {
+          constexpr uint8_t kUntouched = 0x3c;
+          const DeviceArray<uint8_t> gpu_out(
+              Bytes(static_cast<size_t>(rows * (width + gap)) * size_of(type), kUntouched));
+          ASSERT_EQ(cuda::dequantise_weight(gpu_call, type, gpu_out.data(), width, gap, nullptr),
+                    cudaSuccess);
+          const Bytes bytes = gpu_out.host();
+          const Floats got = decode(bytes, type);
+          for (int64_t i = 0; i < rows * (width + gap); ++i) {
+            const int64_t column = i % (width + gap);
+            if (column >= width) {
+              ASSERT_EQ(bytes[static_cast<size_t>(i) * size_of(type)], kUntouched) << i;
+              continue;
+            }
+            const float value = got[static_cast<size_t>(i)];
+            const float right = want[static_cast<size_t>(i / (width + gap) * width + column)];
+            ASSERT_TRUE(value == right || (std::isnan(value) && std::isnan(right)))
+                << "gap " << gap << " element " << i << " is " << value << ", must be " << right;
+          }
         }
       }
     }
@@ -68,7 +83,8 @@ TEST_F(GpuWeightCodesTest, RefusesWhatIsNotAligned) {
                          .group = kNf4Group,
                          .codes = codes.data(),
                          .scales = scales.data()};
-  EXPECT_EQ(cuda::dequantise_weight(call, DType::kF32, out.data(), nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cuda::dequantise_weight(call, DType::kF32, out.data(), 64, 0, nullptr),
+            cudaErrorInvalidValue);
 }
 
 }  // namespace gpu_weight_codes_test

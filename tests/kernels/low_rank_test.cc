@@ -27,10 +27,33 @@ TEST(LowRankTest, WritesLowAndTheFactorsBesideTheWeight) {
                     .b = b.data(),
                     .low = x.data() + 2 * size_of(type),
                     .low_stride = 3,
-                    .joined = joined.data(),
-                    .joined_stride = 3});
+                    .behind = joined.data() + 2 * size_of(type),
+                    .below = joined.data() + 9 * size_of(type),
+                    .weight_stride = 3});
   EXPECT_EQ(decode(x, type), (std::vector<float>{1, 2, 17, 3, 4, 39}));
   EXPECT_EQ(decode(joined, type), (std::vector<float>{9, 9, 2, 9, 9, 4, 9, 9, 6, 5, 6, 0}));
+}
+
+TEST(LowRankTest, WritesWhatIsWanted) {
+  const DType type = DType::kBF16;
+  const std::vector<uint8_t> a = encode({5, 6}, type);
+  const std::vector<uint8_t> b = encode({1, 2, 3}, type);
+  std::vector<uint8_t> joined = encode({9, 9, 0, 9, 9, 0, 9, 9, 0, 0, 0, 0}, type);
+  LowRankForward call{.rows = 2,
+                      .in = 2,
+                      .out = 3,
+                      .rank = 1,
+                      .type = type,
+                      .a = a.data(),
+                      .b = b.data(),
+                      .below = joined.data() + 9 * size_of(type),
+                      .weight_stride = 3};
+  low_rank_forward(call);
+  EXPECT_EQ(decode(joined, type), (std::vector<float>{9, 9, 0, 9, 9, 0, 9, 9, 0, 5, 6, 0}));
+  call.below = nullptr;
+  call.behind = joined.data() + 2 * size_of(type);
+  low_rank_forward(call);
+  EXPECT_EQ(decode(joined, type), (std::vector<float>{9, 9, 1, 9, 9, 2, 9, 9, 3, 5, 6, 0}));
 }
 
 TEST(LowRankTest, BackwardAddsTheGradientsOfBothFactors) {

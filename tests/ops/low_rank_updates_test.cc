@@ -143,8 +143,9 @@ TEST(LowRankUpdatesTest, JoinedTheyAreOneUpdate) {
                              .b = factors.b.const_data_ptr(),
                              .low = low.data_ptr(),
                              .low_stride = rank,
-                             .joined = joined.data_ptr(),
-                             .joined_stride = kIn + rank});
+                             .behind = joined.narrow(1, kIn, rank).data_ptr(),
+                             .below = joined.narrow(0, kOut, rank).data_ptr(),
+                             .weight_stride = kIn + rank});
   expect_near(at::matmul(at::cat({parts.x, low}, 1), joined.narrow(0, 0, kOut).t()),
               at::matmul(parts.x, parts.changed().t()));
 

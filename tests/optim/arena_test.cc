@@ -279,8 +279,10 @@ TEST(ArenaTest, LoadingSetsMasterAndComputeCopy) {
 
 /// SmallModel with everything of its first bucket but the bias frozen, and all of its last.
 struct PartlyFrozen {
-  explicit PartlyFrozen(ArenaOptions options)
-      : arena([this, &options] {
+  /// room: beside the matrix of the first one.
+  explicit PartlyFrozen(ArenaOptions options, int64_t room = 0)
+      : arena([this, &options, room] {
+          model.named()[0].parameter->room = room;
           for (const nn::NamedParameter& named : model.named()) {
             named.parameter->frozen = named.path != "a.bias" && named.path != "b.weight";
           }
@@ -327,6 +329,28 @@ TEST(ArenaFrozenTest, ValuesAreThoseOfATrainedOne) {
   EXPECT_TRUE(at::equal(frozen.arena.export_parameter("a.weight", Role::average(0)),
                         loaded.to(at::kBFloat16).to(at::kFloat)))
       << "every role of weights is the compute copy";
+}
+
+// Room beside a frozen matrix (kernels/low_rank.h) is memory alone.
+TEST(ArenaFrozenTest, RoomBesideAMatrixChangesNoValue) {
+  const PartlyFrozen without(with(at::kBFloat16));
+  PartlyFrozen frozen(with(at::kBFloat16), /*room=*/8);
+  Arena& arena = frozen.arena;
+  const at::Tensor& value = frozen.model.named()[0].parameter->value;
+  ASSERT_EQ(frozen.model.named()[0].path, "a.weight");
+  EXPECT_EQ(value.strides(), at::IntArrayRef({64, 1})) << "7 + 8 columns, to 128 bytes";
+  EXPECT_EQ(arena.num_frozen(), without.arena.num_frozen());
+  EXPECT_EQ(arena.bytes(Role::compute()) - without.arena.bytes(Role::compute()),
+            2 * ((5 + 8) * 64 - 35));
+  for (const nn::NamedParameter& named : frozen.model.named()) {
+    EXPECT_TRUE(at::equal(arena.export_parameter(named.path, Role::compute()),
+                          without.arena.export_parameter(named.path, Role::compute())))
+        << named.path;
+  }
+  value.detach().as_strided({5 + 8, 7 + 8}, {64, 1}).narrow(1, 7, 8).fill_(3.0);
+  const at::Tensor loaded = at::full({5, 7}, 0.5, at::kFloat);
+  arena.load_parameter("a.weight", loaded);
+  EXPECT_TRUE(at::equal(arena.export_parameter("a.weight", Role::master()), loaded));
 }
 
 TEST(ArenaFrozenTest, MistakesAreRefused) {

@@ -2,11 +2,12 @@
 // matrices x and dy are read as seldom as the sums allow.
 //
 //   low_kernel        low = x A^T, and the copies of A and B: reads x once
+//   copy_factors_kernel  these alone
 //   gradients_kernel  of dy: parts of dlow = scale dy B and of dy^T low, read together, once;
 //                     of x, when dlow is complete: parts of x^T dlow
 //   finish_*_kernel   add up the parts, in order; those of gradients for several linears at once
 //
-// low_kernel: four warps share 16 rows and take turns in their columns, 32 at a time. A lane holds
+// low_kernel: eight warps share 16 rows and take turns in their columns, 32 at a time. A lane holds
 // 16 adjacent bytes of a row, which is not where mma wants its columns; but a sum over columns may
 // take them in any order, so long as both operands have the same one.
 //
@@ -37,7 +38,7 @@ using Tag = std::conditional_t<std::is_same_v<T, __half>, attention::F16, attent
 
 // --- low = x A^T ---------------------------------------------------------------------------------
 
-constexpr int kLowWarps = 4;
+constexpr int kLowWarps = 8;
 constexpr int kLowThreads = 32 * kLowWarps;
 constexpr int kLowRows = 16;
 
@@ -45,15 +46,21 @@ template <typename T>
 __device__ __forceinline__ void copy_factors(const LowRankForward& call) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kLowThreads;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kLowThreads + threadIdx.x;
-  auto* const joined = static_cast<T*>(call.joined);
-  for (int64_t i = first; i < call.out * call.rank; i += threads) {
-    joined[i / call.rank * call.joined_stride + call.in + i % call.rank] =
+  const int64_t of_b = call.behind != nullptr ? call.out * call.rank : 0;
+  for (int64_t i = first; i < of_b; i += threads) {
+    static_cast<T*>(call.behind)[i / call.rank * call.weight_stride + i % call.rank] =
         from_float<T>(call.scale * to_float(static_cast<const T*>(call.b)[i]));
   }
-  for (int64_t i = first; i < call.rank * call.in; i += threads) {
-    joined[(call.out + i / call.in) * call.joined_stride + i % call.in] =
+  const int64_t of_a = call.below != nullptr ? call.rank * call.in : 0;
+  for (int64_t i = first; i < of_a; i += threads) {
+    static_cast<T*>(call.below)[i / call.in * call.weight_stride + i % call.in] =
         static_cast<const T*>(call.a)[i];
   }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kLowThreads) copy_factors_kernel(const LowRankForward call) {
+  copy_factors<T>(call);
 }
 
 /// kTiles: rank / 8.
@@ -448,6 +455,10 @@ cudaError_t launch_gradients(const Gradients& call, cudaStream_t stream) {
 
 template <typename T, int kTiles>
 cudaError_t launch_forward(const LowRankForward& call, cudaStream_t stream) {
+  if (call.low == nullptr) {
+    copy_factors_kernel<T><<<kTargetBlocks, kLowThreads, 0, stream>>>(call);
+    return cudaGetLastError();
+  }
   low_kernel<T, kTiles>
       <<<static_cast<unsigned>(ceil_div(call.rows, kLowRows)), kLowThreads, 0, stream>>>(call);
   return cudaGetLastError();
@@ -507,11 +518,11 @@ bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {
 }
 
 cudaError_t low_rank_forward(const LowRankForward& call, cudaStream_t stream) {
-  if (!low_rank_supported(call.type, call.in, call.out, call.rank) ||
-      !starts_on_16_bytes(call.x, call.x_stride) || !is_aligned_to<16>(call.a)) {
+  if (!low_rank_supported(call.type, call.in, call.out, call.rank) || !is_aligned_to<16>(call.a) ||
+      (call.low != nullptr && !starts_on_16_bytes(call.x, call.x_stride))) {
     return cudaErrorInvalidValue;
   }
-  if (call.rows == 0) {
+  if (call.rows == 0 && call.low != nullptr) {
     return cudaSuccess;
   }
   return with_kernel(call.type, call.rank, [&](auto element, auto tiles) {

@@ -241,7 +241,7 @@ cudaError_t block_quantise(const BlockQuantise& /*call*/, cudaStream_t /*stream*
 }
 
 cudaError_t dequantise_weight(const WeightCodes& /*call*/, DType /*type*/, void* /*out*/,
-                              cudaStream_t /*stream*/) {
+                              int64_t /*width*/, int64_t /*gap*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 

@@ -50,7 +50,8 @@ __device__ __forceinline__ void numbers_of(const uint32_t (&words)[4], int half,
 
 template <typename T, WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads)
-    dequantise_kernel(const WeightCodes call, void* out, bool in_groups) {
+    dequantise_kernel(const WeightCodes call, void* out, int64_t width, int64_t gap,
+                      bool in_groups) {
   __shared__ float numbers[16];
   if constexpr (kFormat == WeightFormat::kNf4) {
     if (threadIdx.x < 16) {
@@ -93,40 +94,44 @@ __global__ void __launch_bounds__(kThreads)
           values[i] = i < left ? __fmul_rn(values[i], call.scales[own]) : 0.0F;
         }
       }
-      store_floats<T, kHalf>(out, first, left, left == kHalf, values);
+      const int64_t place = gap == 0 ? first : first + first / width * gap;
+      store_floats<T, kHalf>(out, place, left, left == kHalf, values);
     }
   }
 }
 
 template <typename T, WeightFormat kFormat>
-cudaError_t launch(const WeightCodes& call, void* out, cudaStream_t stream) {
+cudaError_t launch(const WeightCodes& call, void* out, int64_t width, int64_t gap,
+                   cudaStream_t stream) {
   constexpr int64_t kElements = int64_t{kThreads} * kChunk<kFormat>;
   const auto blocks =
       static_cast<unsigned>(std::min((call.count + kElements - 1) / kElements, kMaxBlocks));
   dequantise_kernel<T, kFormat>
-      <<<blocks, kThreads, 0, stream>>>(call, out, call.group % kChunk<kFormat> == 0);
+      <<<blocks, kThreads, 0, stream>>>(call, out, width, gap, call.group % kChunk<kFormat> == 0);
   return cudaGetLastError();
 }
 
 }  // namespace
 
-cudaError_t dequantise_weight(const WeightCodes& call, DType type, void* out, cudaStream_t stream) {
+cudaError_t dequantise_weight(const WeightCodes& call, DType type, void* out, int64_t width,
+                              int64_t gap, cudaStream_t stream) {
   if (call.count == 0) {
     return cudaSuccess;
   }
   if (!is_aligned_to<kCodeAlignment>(call.codes) || !is_aligned_to<16>(out) || call.group < 1 ||
-      (call.format == WeightFormat::kNf4 && call.group != kNf4Group)) {
+      (call.format == WeightFormat::kNf4 && call.group != kNf4Group) ||
+      (gap != 0 && (gap % kHalf != 0 || width < kHalf || width % kHalf != 0))) {
     return cudaErrorInvalidValue;
   }
   return with_type(type, [&](auto element) {
     using T = decltype(element);
     switch (call.format) {
       case WeightFormat::kInt8:
-        return launch<T, WeightFormat::kInt8>(call, out, stream);
+        return launch<T, WeightFormat::kInt8>(call, out, width, gap, stream);
       case WeightFormat::kFp8:
-        return launch<T, WeightFormat::kFp8>(call, out, stream);
+        return launch<T, WeightFormat::kFp8>(call, out, width, gap, stream);
       case WeightFormat::kNf4:
-        return launch<T, WeightFormat::kNf4>(call, out, stream);
+        return launch<T, WeightFormat::kNf4>(call, out, width, gap, stream);
     }
     return cudaErrorInvalidValue;
   });

@@ -99,6 +99,12 @@ void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::
     for (nn::Linear* linear : block) {
       const bool is_numbered = linear->update() == nullptr;
       linear->set_number(is_numbered ? number : -1);
+      if (const nn::LowRankUpdate* update = linear->update()) {
+        const std::vector<int64_t>& shape = linear->weight.shape;
+        const int64_t rank = update->options().rank;
+        linear->weight.room =
+            kernels_ != nullptr ? kernels_->room_beside(shape[0], shape[1], rank) : 0;
+      }
       number += is_numbered ? linear->num_parts() : 0;
     }
   }
