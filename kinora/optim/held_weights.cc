@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -26,14 +27,6 @@ bool is_held(const std::string& path, const nn::Parameter& parameter, bool train
          path.ends_with(".weight");
 }
 
-/// Whether the bucket's block makes the vectors that modulate it: these weights are read until
-/// backward of the block before it has begun (ops::BlockStack::modulation_buckets).
-bool makes_vectors(const nn::BucketSpec& bucket) {
-  return bucket.is_block && std::ranges::any_of(bucket.parameters, [](const std::string& path) {
-           return path.find(".adaLN_modulation.") != std::string::npos;
-         });
-}
-
 /// The codes of `weight`, which take turns in `bytes` with others: from byte `begin` on.
 ops::QuantisedWeight codes_at(const ops::QuantisedWeight& weight, const at::Tensor& bytes,
                               int64_t begin) {
@@ -47,45 +40,125 @@ ops::QuantisedWeight codes_at(const ops::QuantisedWeight& weight, const at::Tens
 
 }  // namespace
 
-HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
-                         const HeldOptions& options, at::ScalarType compute_type, at::Device device,
-                         bool train)
-    : format_(options.format) {
+bool is_modulation(const std::string& path) {
+  return path.find(".adaLN_modulation.") != std::string::npos;
+}
+
+/// Two for each bucket of the model.
+std::vector<HeldWeights::Plan> HeldWeights::plans_of(
+    const std::vector<nn::NamedParameter>& parameters, const HeldOptions& options, bool train) {
   std::unordered_map<std::string, nn::Parameter*> by_path;
   for (const auto& [path, parameter] : parameters) {
     by_path.emplace(path, parameter);
   }
   std::map<std::string, size_t> ring_of;
-  std::map<std::string, std::pair<double, double>> elements;  // by ring: all, those at the host
-  std::vector<nn::Parameter*> owners;
+  std::vector<Plan> plans;
   for (const nn::BucketSpec& spec : options.buckets) {
-    Held held{.first = weights_.size(), .at_host = {}};
-    held.ring = ring_of.emplace(spec.ring, ring_of.size()).first->second;
-    std::vector<Weight> weights;
-    std::vector<nn::Parameter*> of_weights;
-    for (const std::string& path : spec.parameters) {
-      const auto found = by_path.find(path);
-      if (spec.ring.empty() || found == by_path.end() || !is_held(path, *found->second, train)) {
-        continue;
+    const size_t ring = ring_of.emplace(spec.ring, ring_of.size()).first->second;
+    for (const bool of_modulation : {true, false}) {
+      Plan& plan = plans.emplace_back();
+      plan.part.ring = 2 * ring + (of_modulation ? 0 : 1);
+      for (const std::string& path : spec.parameters) {
+        const auto found = by_path.find(path);
+        if (spec.ring.empty() || is_modulation(path) != of_modulation || found == by_path.end() ||
+            !is_held(path, *found->second, train)) {
+          continue;
+        }
+        const nn::Parameter& parameter = *found->second;
+        plan.weights.push_back({.slot = {.path = path,
+                                         .shape = parameter.shape,
+                                         .offset = plan.part.size,
+                                         .numel = parameter.numel(),
+                                         .channels_last = parameter.channels_last,
+                                         .room = parameter.room},
+                                .codes = {},
+                                .plain = {}});
+        plan.owners.push_back(found->second);
+        const int64_t memory = plan.weights.back().slot.memory();
+        plan.part.size += (memory + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
       }
-      const nn::Parameter& parameter = *found->second;
-      const int64_t numel = parameter.numel();
-      weights.push_back({.slot = {.path = path,
-                                  .shape = parameter.shape,
-                                  .offset = held.size,
-                                  .numel = numel,
-                                  .channels_last = parameter.channels_last},
-                         .codes = {},
-                         .plain = {}});
-      of_weights.push_back(found->second);
-      held.size += (numel + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
     }
-    // Spread among the buckets of a ring, so that the next one comes while others are used.
-    auto& [all, away] = elements[spec.ring];
-    const auto size = static_cast<double>(held.size);
+  }
+  return plans;
+}
+
+namespace {
+
+bool is_of_modulation(size_t ring) {
+  return ring % 2 == 0;
+}
+
+/// Of each ring the share that lies in the host's memory, of elements by ring. Blocks take time by
+/// what is not modulation, and as much must come over the link in the time of one as in that of
+/// another.
+std::vector<double> shares_of(const std::vector<double>& elements, double offload) {
+  const size_t count = elements.size() / 2;
+  const auto all_of = [&](size_t i) { return elements[2 * i] + elements[2 * i + 1]; };
+  double left = 0.0;
+  for (const double of_ring : elements) {
+    left += offload * of_ring;
+  }
+  std::vector<double> away(count, 0.0);
+  // Each by its time; what is more than a ring has goes to the others.
+  for (size_t round = 0; round < count && left > 0.0; ++round) {
+    double times = 0.0;
+    const auto time_of = [&](size_t i) {
+      const double own = elements[2 * i + 1] > 0.0 ? elements[2 * i + 1] : elements[2 * i];
+      return away[i] < all_of(i) ? own : 0.0;
+    };
+    for (size_t i = 0; i < count; ++i) {
+      times += time_of(i);
+    }
+    std::vector<double> more(count, 0.0);
+    for (size_t i = 0; i < count && times > 0.0; ++i) {
+      more[i] = std::min(left * time_of(i) / times, all_of(i) - away[i]);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      away[i] += more[i];
+      left -= more[i];
+    }
+  }
+  std::vector<double> shares;
+  for (size_t i = 0; i < count; ++i) {
+    const double of_modulation = std::min(away[i], elements[2 * i]);
+    shares.push_back(elements[2 * i] > 0.0 ? of_modulation / elements[2 * i] : 0.0);
+    shares.push_back(elements[2 * i + 1] > 0.0 ? (away[i] - of_modulation) / elements[2 * i + 1]
+                                               : 0.0);
+  }
+  return shares;
+}
+
+}  // namespace
+
+HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
+                         const HeldOptions& options, at::ScalarType compute_type, at::Device device,
+                         bool train)
+    : format_(options.format), modulation_in_backward_(options.modulation_in_backward) {
+  std::vector<Plan> plans = plans_of(parameters, options, train);
+  std::vector<double> elements;  // by ring
+  for (const Plan& plan : plans) {
+    elements.resize(std::max(elements.size(), 2 * (plan.part.ring / 2) + 2), 0.0);
+    elements[plan.part.ring] += static_cast<double>(plan.part.size);
+  }
+  KINORA_CHECK(std::ranges::any_of(elements, [](double size) { return size > 0.0; }), kConfig,
+               "[arena] the model's blocks have no weight that is frozen, so that none can lie in "
+               "few bits or in the host's memory. Hint: finetune.lora.targets freezes all but "
+               "low-rank updates");
+  const std::vector<double> shares = shares_of(elements, options.offload);
+  rings_.resize(elements.size());
+  std::vector<std::array<double, 2>> so_far(rings_.size());  // elements: all, those at the host
+  std::vector<nn::Parameter*> owners;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    auto& [part, weights, of_weights] = plans[i];
+    // Spread among the buckets of a ring, so that the next one comes while others are used. The
+    // first ones of a pass are the device's, if any are.
+    constexpr double kAlmost = 0.999;
+    auto& [all, away] = so_far[part.ring];
+    const auto size = static_cast<double>(part.size);
     all += size;
-    const bool is_at_host = held.size > 0 && options.offload * all - away >= size / 2;
+    const bool is_at_host = part.size > 0 && shares[part.ring] * all - away >= kAlmost * size;
     away += is_at_host ? size : 0.0;
+    part.first = weights_.size();
     if (format_ || is_at_host) {
       for (Weight& weight : weights) {
         places_.emplace(weight.slot.path, weights_.size());
@@ -93,25 +166,20 @@ HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
       }
       owners.insert(owners.end(), of_weights.begin(), of_weights.end());
     } else {
-      held.size = 0;
+      part.size = 0;
     }
-    held.end = weights_.size();
-    hold(held, is_at_host, device, compute_type);
-    held_.push_back(std::move(held));
+    part.end = weights_.size();
+    hold(part, is_at_host, device, compute_type);
+    parts_.push_back(std::move(part));
   }
-  const bool any =
-      std::ranges::any_of(elements, [](const auto& of_ring) { return of_ring.second.first > 0.0; });
-  KINORA_CHECK(any, kConfig,
-               "[arena] the model's blocks have no weight that is frozen, so that none can lie in "
-               "few bits or in the host's memory. Hint: finetune.lora.targets freezes all but "
-               "low-rank updates");
-  rings_.resize(ring_of.size());
   make_rooms(options, compute_type, device, train);
-  for (const Held& held : held_) {
-    for (size_t i = held.first; i < held.end; ++i) {
+  for (const Part& part : parts_) {
+    for (size_t i = part.first; i < part.end; ++i) {
       const Slot& slot = weights_[i].slot;
-      in_room_.push_back(rooms_[held.room].wide.narrow(0, slot.offset, slot.numel));
-      owners[i]->value = in_shape(in_room_.back(), slot).detach();
+      const at::Tensor& room = rooms_[part.room].wide;
+      owners[i]->value = slot_view(room, slot).detach();
+      in_room_.push_back(slot.room > 0 ? owners[i]->value
+                                       : room.narrow(0, slot.offset, slot.numel));
       owners[i]->grad = at::Tensor();
     }
   }
@@ -120,51 +188,51 @@ HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
 HeldWeights::~HeldWeights() = default;
 
 /// Makes what the weights of a bucket are held as.
-void HeldWeights::hold(Held& held, bool is_at_host, at::Device device, at::ScalarType type) {
+void HeldWeights::hold(Part& part, bool is_at_host, at::Device device, at::ScalarType type) {
   const auto like = [&](const Slot& slot, at::Device where) {
     const int64_t rows = slot.shape.front();
     return ops::zero_weight(*format_, rows, slot.numel / rows, where);
   };
   if (!is_at_host) {
-    for (size_t i = held.first; i < held.end; ++i) {
+    for (size_t i = part.first; i < part.end; ++i) {
       weights_[i].codes = like(weights_[i].slot, device);
     }
     return;
   }
   if (!format_) {
-    const at::Tensor plain = device::zeros_in_host_memory(held.size, type, device);
-    held.at_host = plain.view(at::kByte);
-    for (size_t i = held.first; i < held.end; ++i) {
-      const Slot& slot = weights_[i].slot;
-      weights_[i].plain = plain.narrow(0, slot.offset, slot.numel);
+    const at::Tensor plain = device::zeros_in_host_memory(part.size, type, device);
+    part.at_host = plain.view(at::kByte);
+    for (size_t i = part.first; i < part.end; ++i) {
+      weights_[i].plain = slot_view(plain, weights_[i].slot);
     }
     return;
   }
   int64_t bytes = 0;
-  for (size_t i = held.first; i < held.end; ++i) {
+  for (size_t i = part.first; i < part.end; ++i) {
     weights_[i].codes = like(weights_[i].slot, at::kMeta);
     bytes += aligned(bytes_of(weights_[i].codes));
   }
-  held.at_host = device::zeros_in_host_memory(bytes, at::kByte, device);
+  part.at_host = device::zeros_in_host_memory(bytes, at::kByte, device);
   int64_t begin = 0;
-  for (size_t i = held.first; i < held.end; ++i) {
+  for (size_t i = part.first; i < part.end; ++i) {
     ops::QuantisedWeight& codes = weights_[i].codes;
-    codes = codes_at(codes, held.at_host, begin);
+    codes = codes_at(codes, part.at_host, begin);
     begin += aligned(bytes_of(codes));
   }
 }
 
 void HeldWeights::make_rooms(const HeldOptions& options, at::ScalarType type, at::Device device,
                              bool train) {
-  std::vector<bool> make_vectors(rings_.size(), false);
-  for (size_t bucket = 0; bucket < held_.size(); ++bucket) {
-    const bool makes = train && held_[bucket].size > 0 && makes_vectors(options.buckets[bucket]);
-    make_vectors[held_[bucket].ring] = make_vectors[held_[bucket].ring] || makes;
+  std::vector<bool> are_blocks(rings_.size(), false);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const bool is_block = parts_[i].size > 0 && options.buckets[i / 2].is_block;
+    are_blocks[parts_[i].ring] = are_blocks[parts_[i].ring] || is_block;
   }
   std::vector<std::pair<int64_t, int64_t>> sizes;  // [room]: elements, bytes of codes
   for (size_t number = 0; number < rings_.size(); ++number) {
     Ring& ring = rings_[number];
-    const size_t turns = make_vectors[number] ? 2 : 1;  // of those in use
+    const bool outlives = train && is_of_modulation(number) && are_blocks[number];
+    const size_t turns = outlives && modulation_in_backward_ ? 2 : 1;  // of those in use
     std::vector<size_t> near;
     size_t seen = 0;
     const auto room_of = [&sizes](std::vector<size_t>& rooms, size_t turn) {
@@ -174,19 +242,19 @@ void HeldWeights::make_rooms(const HeldOptions& options, at::ScalarType type, at
       }
       return rooms[turn];
     };
-    for (size_t bucket = 0; bucket < held_.size(); ++bucket) {
-      Held& held = held_[bucket];
-      if (held.ring != number || held.size == 0) {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      Part& part = parts_[i];
+      if (part.ring != number || part.size == 0) {
         continue;
       }
-      const bool is_at_host = held.at_host.defined();
-      held.room = is_at_host ? room_of(ring.rooms, ring.at_host.size() % (turns + 1))
+      const bool is_at_host = part.at_host.defined();
+      part.room = is_at_host ? room_of(ring.rooms, ring.at_host.size() % (turns + 1))
                              : room_of(near, seen % turns);
-      auto& [elements, bytes] = sizes[held.room];
-      elements = std::max(elements, held.size);
+      auto& [elements, bytes] = sizes[part.room];
+      elements = std::max(elements, part.size);
       if (is_at_host) {
-        ring.at_host.push_back(bucket);
-        bytes = std::max(bytes, format_ ? held.at_host.numel() : 0);
+        ring.at_host.push_back(i);
+        bytes = std::max(bytes, format_ ? part.at_host.numel() : 0);
       } else {
         ++seen;
       }
@@ -210,8 +278,8 @@ int64_t HeldWeights::num_elements() const {
 
 int64_t HeldWeights::code_bytes() const {
   int64_t sum = 0;
-  for (const Held& held : held_) {
-    for (size_t i = held.first; i < held.end && !held.at_host.defined(); ++i) {
+  for (const Part& part : parts_) {
+    for (size_t i = part.first; i < part.end && !part.at_host.defined(); ++i) {
       sum += bytes_of(weights_[i].codes);
     }
   }
@@ -220,8 +288,8 @@ int64_t HeldWeights::code_bytes() const {
 
 int64_t HeldWeights::host_bytes() const {
   int64_t sum = 0;
-  for (const Held& held : held_) {
-    sum += held.at_host.defined() ? held.at_host.numel() : 0;
+  for (const Part& part : parts_) {
+    sum += part.at_host.defined() ? part.at_host.numel() : 0;
   }
   return sum;
 }
@@ -240,18 +308,17 @@ void HeldWeights::load(const std::string& path, const at::Tensor& value) {
                " must have shape ", at::IntArrayRef(weight.slot.shape), ", got ", value.sizes());
   KINORA_CHECK(at::isFloatingType(value.scalar_type()), kShape, "[arena] ", path,
                " must be of a floating type, got ", value.scalar_type());
-  const at::Tensor values = in_order(value, weight.slot);
   if (weight.is_coded()) {
-    ops::quantise(values, weight.codes);
+    ops::quantise(in_order(value, weight.slot), weight.codes);
   } else {
-    weight.plain.copy_(values);
+    weight.plain.copy_(value);
   }
 }
 
 at::Tensor HeldWeights::value(const std::string& path, at::ScalarType type) const {
   const Weight& weight = weights_[places_.at(path)];
   if (!weight.is_coded()) {
-    return in_shape(weight.plain.to(type, /*non_blocking=*/false, /*copy=*/true), weight.slot);
+    return weight.plain.to(type, /*non_blocking=*/false, /*copy=*/true);
   }
   const at::Tensor wide = at::empty({weight.slot.numel}, weight.codes.codes.options().dtype(type));
   ops::dequantise(weight.codes, wide);
@@ -260,74 +327,108 @@ at::Tensor HeldWeights::value(const std::string& path, at::ScalarType type) cons
 
 ops::BucketHook HeldWeights::hook(ops::BucketHook next) {
   return [this, next = std::move(next)](ops::BucketMoment moment, int64_t bucket) {
-    prepare(moment, static_cast<size_t>(bucket));
+    for (const size_t part : {0, 1}) {
+      prepare(moment, 2 * static_cast<size_t>(bucket) + part);
+    }
     if (next) {
       next(moment, bucket);
     }
   };
 }
 
-void HeldWeights::prepare(ops::BucketMoment moment, size_t bucket) {
+/// What graphs that were replayed since have left in the rooms is not known.
+void HeldWeights::forget_rooms(const Ring& ring) {
+  for (const size_t room : ring.rooms) {
+    rooms_[room].holds = false;
+  }
+}
+
+void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
+  const Part& part = parts_[number];
+  Ring& ring = rings_[part.ring];
   const bool forward = moment == ops::BucketMoment::kBeforeForward;
-  if (!forward && moment != ops::BucketMoment::kBeforeBackward) {
+  const bool reads = forward || (moment == ops::BucketMoment::kBeforeBackward &&
+                                 (modulation_in_backward_ || !is_of_modulation(part.ring)));
+  if (!reads) {
     return;
   }
-  const Held& held = held_[bucket];
-  Ring& ring = rings_[held.ring];
   if (forward) {
-    if (static_cast<int64_t>(bucket) <= ring.last_forward) {
-      // A new pass: what graphs that were replayed since have left in the rooms is not known.
-      for (const size_t room : ring.rooms) {
-        rooms_[room].holds = false;
+    if (static_cast<int64_t>(number) <= ring.last_forward && !ring.is_begun) {  // a new pass
+      forget_rooms(ring);
+      for (size_t other = part.ring % 2; other < rings_.size(); other += 2) {
+        rings_[other].is_begun = false;  // by a pass that did not come so far
       }
     }
-    ring.last_forward = static_cast<int64_t>(bucket);
+    ring.last_forward = static_cast<int64_t>(number);
+    ring.is_begun = false;
   }
   const auto fetched = [this](size_t which) {
-    const Room& room = rooms_[held_[which].room];
-    if (!room.holds || room.bucket != static_cast<int64_t>(which)) {
+    const Room& room = rooms_[parts_[which].room];
+    if (!room.holds || room.part != which) {
       fetch(which);
     }
   };
-  if (held.at_host.defined()) {
-    fetched(bucket);
-    link_->wait(held.room);
+  if (part.at_host.defined()) {
+    fetched(number);
+    link_->wait(part.room);
   } else {
-    widen(held, {});
+    widen(part, {});
   }
-  const auto from = std::ranges::lower_bound(ring.at_host, bucket);
-  const auto after = from != ring.at_host.end() && *from == bucket ? from + 1 : from;
+  // What comes next, which may be the first of another ring.
+  const auto from = std::ranges::lower_bound(ring.at_host, number);
+  const auto after = from != ring.at_host.end() && *from == number ? from + 1 : from;
+  const auto has_parts = [](const Ring& other) { return !other.at_host.empty(); };
   if (forward && after != ring.at_host.end()) {
     fetched(*after);
-  } else if (!forward && from != ring.at_host.begin()) {
+  } else if (forward) {
+    for (size_t other = part.ring + 2; other < rings_.size(); other += 2) {
+      Ring& next = rings_[other];
+      if (has_parts(next) && next.at_host.front() > number) {
+        if (!next.is_begun) {
+          forget_rooms(next);
+          fetch(next.at_host.front());
+        }
+        next.is_begun = true;
+        break;
+      }
+    }
+  } else if (from != ring.at_host.begin()) {
     fetched(*(from - 1));
+  } else {
+    for (size_t other = part.ring; other >= 2; other -= 2) {
+      const Ring& before = rings_[other - 2];
+      if (has_parts(before) && before.at_host.back() < number) {
+        fetched(before.at_host.back());
+        break;
+      }
+    }
   }
 }
 
-/// Brings a bucket from the host to its room, when all is done that the device was given.
-void HeldWeights::fetch(size_t bucket) {
-  const Held& held = held_[bucket];
-  Room& room = rooms_[held.room];
-  room.bucket = static_cast<int64_t>(bucket);
+/// Brings a part from the host to its room, when all is done that the device was given.
+void HeldWeights::fetch(size_t number) {
+  const Part& part = parts_[number];
+  Room& room = rooms_[part.room];
+  room.part = number;
   room.holds = true;
   link_->run([&] {
-    const auto bytes = held.at_host.numel();
+    const auto bytes = part.at_host.numel();
     if (format_) {
       const at::Tensor codes = room.codes.narrow(0, 0, bytes);
-      device::copy_bytes(held.at_host, codes);
-      widen(held, codes);
+      device::copy_bytes(part.at_host, codes);
+      widen(part, codes);
     } else {
-      device::copy_bytes(held.at_host, room.wide.view(at::kByte).narrow(0, 0, bytes));
+      device::copy_bytes(part.at_host, room.wide.view(at::kByte).narrow(0, 0, bytes));
     }
-    link_->mark(held.room);
+    link_->mark(part.room);
   });
 }
 
-/// Writes what the codes of a bucket stand for to its room. `codes`: what came of those of the
-/// host; undefined: they are the device's own.
-void HeldWeights::widen(const Held& held, const at::Tensor& codes) const {
+/// Writes what the codes of a part stand for to its room. `codes`: what came of those of the host;
+/// undefined: they are the device's own.
+void HeldWeights::widen(const Part& part, const at::Tensor& codes) const {
   int64_t begin = 0;
-  for (size_t i = held.first; i < held.end; ++i) {
+  for (size_t i = part.first; i < part.end; ++i) {
     const ops::QuantisedWeight& own = weights_[i].codes;
     ops::dequantise(codes.defined() ? codes_at(own, codes, begin) : own, in_room_[i]);
     begin += aligned(bytes_of(own));

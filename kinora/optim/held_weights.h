@@ -18,12 +18,15 @@
 
 namespace kinora::optim {
 
+/// Whether a parameter makes vectors that modulate a block (Peebles and Xie 2023, "adaLN").
+[[nodiscard]] bool is_modulation(const std::string& path);
+
 /// Frozen weights in the buckets of rings that are held otherwise than they are read: in few bits,
 /// in the host's memory, or both. While a bucket is used, its weights lie in a room of the compute
 /// type that the buckets of its ring take turns in. So the device holds codes, or nothing, and the
-/// rooms:
-/// - of what it holds in codes one room a ring; two where a block makes the vectors that modulate
-///   it, since backward of the block before begins when these are still read;
+/// rooms, those of modulation (what makes the vectors that modulate blocks) apart from the others:
+/// - of what it holds in codes one room a ring; two of modulation that backward reads, since
+///   backward of the block before begins when it is still read;
 /// - of what the host holds one more, since the next bucket comes over the link, on a stream of its
 ///   own, while this one is used.
 /// The host never waits, and all of it can be recorded in CUDA graphs of whole passes.
@@ -31,7 +34,8 @@ class HeldWeights {
  public:
   struct Weight {
     Slot slot;  ///< offset: in the room of its bucket
-    /// What it is held as: codes, or where these are undefined `plain` [numel], the compute type.
+    /// What it is held as: codes, or where these are undefined `plain`, in its shape, of the
+    /// compute type.
     ops::QuantisedWeight codes;
     at::Tensor plain;
 
@@ -69,13 +73,13 @@ class HeldWeights {
  private:
   /// Where weights come to be used.
   struct Room {
-    at::Tensor wide;     ///< of the compute type
-    at::Tensor codes;    ///< uint8: what the host holds in codes comes here first
-    int64_t bucket = 0;  ///< of which, if `holds`
+    at::Tensor wide;   ///< of the compute type
+    at::Tensor codes;  ///< uint8: what the host holds in codes comes here first
+    size_t part = 0;   ///< whose, if `holds`
     bool holds = false;
   };
-  /// The weights of one bucket of the model.
-  struct Held {
+  /// Of the weights of one bucket of the model its modulation, or the others.
+  struct Part {
     size_t first = 0;  ///< of weights_
     size_t end = 0;
     int64_t size = 0;    ///< elements of the room
@@ -83,27 +87,38 @@ class HeldWeights {
     size_t ring = 0;
     size_t room = 0;  ///< of rooms_
   };
-  /// Buckets that take turns.
+  /// Parts of the same kind that take turns: modulation of a ring of the model, or the others.
   struct Ring {
-    std::vector<size_t> at_host;       ///< buckets, in order
+    std::vector<size_t> at_host;       ///< of parts_, in order
     std::vector<size_t> rooms;         ///< of these
-    int64_t last_forward = INT64_MAX;  ///< bucket
+    int64_t last_forward = INT64_MAX;  ///< part
+    bool is_begun = false;             ///< the first part of the next pass is on its way
+  };
+  /// A part that is being laid out.
+  struct Plan {
+    Part part;
+    std::vector<Weight> weights;
+    std::vector<nn::Parameter*> owners;
   };
 
-  void hold(Held& held, bool is_at_host, at::Device device, at::ScalarType type);
+  [[nodiscard]] static std::vector<Plan> plans_of(const std::vector<nn::NamedParameter>& parameters,
+                                                  const HeldOptions& options, bool train);
+  void hold(Part& part, bool is_at_host, at::Device device, at::ScalarType type);
   void make_rooms(const HeldOptions& options, at::ScalarType type, at::Device device, bool train);
-  void prepare(ops::BucketMoment moment, size_t bucket);
-  void fetch(size_t bucket);
-  void widen(const Held& held, const at::Tensor& codes) const;
+  void forget_rooms(const Ring& ring);
+  void prepare(ops::BucketMoment moment, size_t number);
+  void fetch(size_t number);
+  void widen(const Part& part, const at::Tensor& codes) const;
 
   std::optional<kernels::WeightFormat> format_;
   std::vector<Weight> weights_;
   std::vector<at::Tensor> in_room_;  // [weight]: its place there
-  std::vector<Held> held_;           // [bucket of the model]
-  std::vector<Ring> rings_;
+  std::vector<Part> parts_;          // [2 x bucket of the model + whether it is not modulation]
+  std::vector<Ring> rings_;          // [2 x ring of the model + whether it is not modulation]
   std::vector<Room> rooms_;
   std::unordered_map<std::string, size_t> places_;
   std::unique_ptr<device::SideStream> link_;  // a mark a room
+  bool modulation_in_backward_;
 };
 
 /// The parameters and buckets without the weights that `held` has.

@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "kinora/checkpoint/checkpoint.h"
 #include "kinora/checkpoint/model_weights.h"
@@ -256,6 +257,19 @@ std::vector<nn::BucketSpec> with_updates(std::vector<nn::BucketSpec> buckets, nn
     }
   }
   return buckets;
+}
+
+bool trains_modulation(models::Model& model) {
+  std::unordered_set<std::string> in_blocks;
+  for (const nn::BucketSpec& bucket : with_updates(model.buckets(), model)) {
+    if (!bucket.ring.empty()) {
+      in_blocks.insert(bucket.parameters.begin(), bucket.parameters.end());
+    }
+  }
+  return std::ranges::any_of(model.named_parameters(), [&](const nn::NamedParameter& named) {
+    return !named.parameter->frozen &&
+           (!in_blocks.contains(named.path) || optim::is_modulation(named.path));
+  });
 }
 
 std::string describe_finetuning(const RunConfig& config, nn::Module& model,

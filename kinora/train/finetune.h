@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/models/model.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 #include "kinora/optim/arena.h"
@@ -19,6 +20,11 @@ void prepare_finetuning(const RunConfig& config, nn::Module& model);
 /// The model's buckets, in which each update lies behind its linear's.
 [[nodiscard]] std::vector<nn::BucketSpec> with_updates(std::vector<nn::BucketSpec> buckets,
                                                        nn::Module& model);
+
+/// Whether anything is trained that the vectors which modulate blocks depend on: what makes them,
+/// or anything before or behind the blocks. Where not, the fast path's backward does not read what
+/// makes them.
+[[nodiscard]] bool trains_modulation(models::Model& model);
 
 /// "3.1M of 675M parameters are trained; LoRA of rank 8 on 56 linears": "" where all are.
 [[nodiscard]] std::string describe_finetuning(const RunConfig& config, nn::Module& model,

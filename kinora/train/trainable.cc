@@ -55,7 +55,8 @@ class BoostableModel : public Boostable {
   const ops::BlockKernels* kernels_;
 };
 
-BoosterOptions booster_options(const RunConfig& config, at::Device device, uint64_t seed) {
+BoosterOptions booster_options(const RunConfig& config, at::Device device, uint64_t seed,
+                               bool modulation_in_backward) {
   return {.plugin = config.plugin,
           .plugin_config = config.parallel,
           .precision = config.precision,
@@ -63,6 +64,7 @@ BoosterOptions booster_options(const RunConfig& config, at::Device device, uint6
           .use_fp8 = config.train.fp8,
           .frozen_weights = inference::format_of(config.finetune.frozen_weights),
           .frozen_offload = config.finetune.offload,
+          .modulation_in_backward = modulation_in_backward,
           .ema_decays = config.ema_decays,
           .device = device.is_cuda() ? DeviceChoice::kCuda : DeviceChoice::kCpu,
           .seed = seed,
@@ -97,7 +99,9 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       links_(divided_blocks(config.parallel, mesh, *model_)),
       schedule_(config.parallel.pp_schedule),
       kernels_(set_path(*model_, config, device)),
-      boosted_(Booster(booster_options(config, device, seed), mesh)
+      boosted_(Booster(booster_options(config, device, seed,
+                                       kernels_ == nullptr || trains_modulation(*model_)),
+                       mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {
   KINORA_CHECK(kernels_ != nullptr || schedule_ == parallel::PipelineSchedule::k1F1B, kConfig,
