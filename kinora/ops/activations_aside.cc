@@ -63,6 +63,19 @@ int64_t HostActivations::num_bytes() const {
   return num_chunks_ * kChunk;
 }
 
+std::vector<bool> spread_evenly(const std::vector<bool>& may, int64_t count) {
+  const int64_t all = std::ranges::count(may, true);
+  count = std::min(count, all);
+  std::vector<bool> taken(may.size(), false);
+  int64_t number = 0;  // among those that may
+  for (size_t i = 0; i < may.size(); ++i) {
+    if (may[i]) {
+      taken[i] = number++ * count % all < count;
+    }
+  }
+  return taken;
+}
+
 ActivationsAside::ActivationsAside(std::shared_ptr<HostActivations> host, size_t num_blocks)
     : host_(std::move(host)), blocks_(num_blocks) {}
 

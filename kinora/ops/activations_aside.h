@@ -30,6 +30,11 @@ class HostActivations {
   int64_t num_chunks_ = 0;
 };
 
+/// Which blocks' activations go to the host: `count` of those that may, spread evenly over them
+/// with the first one, so that the link has the time of all blocks. All of them where there are
+/// fewer.
+[[nodiscard]] std::vector<bool> spread_evenly(const std::vector<bool>& may, int64_t count);
+
 /// What the blocks of one pass keep while others compute: in the host's memory, in 8 bits, or both.
 /// As it was computed are on the device: what the block keeps that computes, and of the host's what
 /// of one other block is on its way. The host never waits, and a CUDA graph of a whole pass can

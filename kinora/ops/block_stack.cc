@@ -219,9 +219,9 @@ struct Pass : torch::CustomClassHolder {
   /// Where what the block keeps is until backward: that of the last one is needed at once.
   [[nodiscard]] ActivationsAside::Place place_of(int64_t block) const {
     const bool is_last = block + 1 == std::ssize(stack.blocks);
-    return {
-        .at_host = !is_last && stack.host_activations != nullptr && block < stack.offloaded_blocks,
-        .in_fp8 = !is_last && stack.fp8_activations};
+    return {.at_host = !is_last && stack.host_activations != nullptr &&
+                       stack.offloaded[static_cast<size_t>(block)],
+            .in_fp8 = !is_last && stack.fp8_activations};
   }
   [[nodiscard]] bool modulates_in_blocks() const {
     return !groups.empty() && groups.front().bucket < 0;

@@ -169,12 +169,12 @@ struct BlockStack {
   /// kBlock keeps the result of a block's last branch, too: an activation more a block, a product
   /// less in backward.
   bool keeps_results = false;
-  /// Until backward what the first `offloaded_blocks` blocks keep lies in the host's memory (null:
-  /// that of none), and with `fp8_activations` what all of them keep is in 8 bits
-  /// (activations_aside.h); but for the stack's last block, which goes back at once. Graphs of
-  /// autograd inside of a block, as of a FunctionBody, stay as they are.
+  /// Until backward what the `offloaded` blocks keep lies in the host's memory (null: that of
+  /// none), and with `fp8_activations` what all of them keep is in 8 bits (activations_aside.h);
+  /// but for the stack's last block, which goes back at once. Graphs of autograd inside of a block,
+  /// as of a FunctionBody, stay as they are.
   std::shared_ptr<HostActivations> host_activations = {};
-  int64_t offloaded_blocks = 0;
+  std::vector<bool> offloaded = {};  ///< whether blocks[i] is, where there is host_activations
   bool fp8_activations = false;
   /// Backward overwrites the gradients of weights, and all others hold nothing before it adds.
   bool overwrites_gradients = false;

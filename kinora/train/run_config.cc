@@ -53,7 +53,8 @@ void describe_train(Fields& fields, RunConfig& config) {
       "block), block:K (the first K blocks), or block:K,elementwise or block:K,mlp (the first K "
       "blocks whole, and so much of the others). Or have what blocks keep wait in the host's "
       "memory, which takes the link's time instead of the GPU's: offload (every block), offload:K "
-      "(the first K blocks), and behind either ,elementwise ,mlp or ,block for what every block "
+      "(K blocks, spread evenly), and behind either ,elementwise ,mlp or ,block for what every "
+      "block "
       "computes again, so that less has to go. All but block and block:K need the fast path.");
   fields
       .add("fp8_activations", train.fp8_activations,

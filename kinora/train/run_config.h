@@ -131,7 +131,7 @@ void describe(Fields& fields, RunConfig& config);
 struct RecomputePlan {
   ops::Recompute level = ops::Recompute::kNone;  ///< of the blocks behind the first ones
   int64_t first_blocks = 0;                      ///< that keep only their input
-  int64_t offloaded_blocks = 0;  ///< of the first blocks: what they keep is the host's
+  int64_t offloaded_blocks = 0;                  ///< spread evenly: what they keep is the host's
 
   bool operator==(const RecomputePlan&) const = default;
 };

@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "kinora/ops/activations_aside.h"
 #include "tests/ops/random_stack.h"
 #include "tests/tolerances.h"
 
@@ -18,6 +22,26 @@ TEST_P(BlockStackTest, EqualsAutogradAtEveryRecomputation) {
 
 TEST_P(BlockStackTest, WhatIsOffloadedComesBackAsItWas) {
   expect_offloaded_bits(GetParam(), at::kCPU);
+}
+
+TEST(OffloadedBlocksTest, AreSpreadEvenlyOverThoseThatMay) {
+  const std::vector<bool> may = {false, true, true, true, true, false, true, true, true, false};
+  using Blocks = std::vector<bool>;
+  EXPECT_EQ(spread_evenly(may, 0), Blocks(10, false));
+  EXPECT_EQ(spread_evenly(may, 1), Blocks({0, 1, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(spread_evenly(may, 2), Blocks({0, 1, 0, 0, 0, 0, 1, 0, 0, 0}));
+  EXPECT_EQ(spread_evenly(may, 3), Blocks({0, 1, 0, 0, 1, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(spread_evenly(may, 7), may);
+  EXPECT_EQ(spread_evenly(may, 8), may);
+  EXPECT_EQ(spread_evenly({false}, 1), Blocks({false}));
+  // Of 55 any 24 that follow each other evenly are two or three apart.
+  const Blocks taken = spread_evenly(Blocks(55, true), 24);
+  EXPECT_EQ(std::ranges::count(taken, true), 24);
+  for (size_t i = 0; i + 3 <= taken.size(); ++i) {
+    const auto begin = taken.begin() + static_cast<std::ptrdiff_t>(i);
+    EXPECT_GE(std::count(begin, begin + 3, true), 1) << i;
+    EXPECT_LE(std::count(begin, begin + 2, true), 1) << i;
+  }
 }
 
 TEST(Fp8ActivationsTest, GradientsAreNearAndForwardIsTheSame) {

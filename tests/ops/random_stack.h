@@ -100,7 +100,9 @@ class RandomStack {
                                   int64_t offloaded = 0) {
     stack_.recompute = level;
     stack_.host_activations = std::move(host);
-    stack_.offloaded_blocks = offloaded;
+    std::vector<bool> may(stack_.blocks.size(), true);
+    may.back() = false;
+    stack_.offloaded = spread_evenly(may, offloaded);
     return run([&](const at::Tensor& x, const at::Tensor& c, const at::Tensor& last) {
       return run_blocks(kernels, stack_, {.x = x.to(type_), .condition = c, .vectors = last});
     });

@@ -141,6 +141,14 @@ void BlockModel::keep_activations_in_fp8(bool in_fp8) {
   fp8_activations_ = in_fp8;
 }
 
+std::vector<bool> BlockModel::offloaded() const {
+  std::vector<bool> may;
+  for (int64_t use = 0; use < num_blocks_; ++use) {
+    may.push_back(!ends_stack(use));
+  }
+  return ops::spread_evenly(may, offloaded_blocks_ * num_blocks_ / shape_of(config()).blocks);
+}
+
 int64_t BlockModel::offloaded_activation_bytes() const {
   return host_activations_ != nullptr ? host_activations_->num_bytes() : 0;
 }
@@ -244,14 +252,13 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
     }
     ops::zero_gradients(gradients);
   }
-  const auto first = [&](int64_t count) {  // of the pass, where `count` are that of the model
-    return std::max<int64_t>(count * num_blocks_ / config().transformer.depth - span.first, 0);
-  };
+  const int64_t recomputed = recompute_blocks() * num_blocks_ / shape_of(config()).blocks;
+  const std::vector<bool> at_host = offloaded();
   ops::BlockStack stack{.blocks = std::move(blocks),
                         .recompute = level_,
-                        .recomputed_blocks = first(recompute_blocks()),
+                        .recomputed_blocks = std::max<int64_t>(recomputed - span.first, 0),
                         .host_activations = host_activations_,
-                        .offloaded_blocks = first(offloaded_blocks_),
+                        .offloaded = {at_host.begin() + span.first, at_host.begin() + span.end},
                         .fp8_activations = fp8_activations_,
                         .overwrites_gradients = overwrites,
                         .hook = hook()};

@@ -70,8 +70,8 @@ class BlockModel : public Model {
                                            const diffusion::Conditions& conditions,
                                            const diffusion::Pass& pass) = 0;
   [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }
-  /// Of those that train.recompute counts.
-  [[nodiscard]] int64_t offloaded_blocks() const { return offloaded_blocks_; }
+  /// Whether block `use` is the last one of a stack: what it keeps is needed at once.
+  [[nodiscard]] virtual bool ends_stack(int64_t use) const { return use + 1 == num_blocks_; }
   /// What a pass computes.
   [[nodiscard]] BlockSpan blocks_of(const diffusion::Pass& pass) const {
     return pass.stage == nullptr ? BlockSpan{0, num_blocks_}
@@ -154,6 +154,8 @@ class BlockModel : public Model {
                                       const diffusion::Pass& pass);
   [[nodiscard]] bool samples_in_fp8() const;
   void quantise_weights() const;
+  /// Of num_blocks() those whose activations are the host's.
+  [[nodiscard]] std::vector<bool> offloaded() const;
 
   std::vector<nn::BucketSpec> buckets_;
   int64_t first_block_ = 0;  // in buckets_
@@ -163,7 +165,7 @@ class BlockModel : public Model {
   std::shared_ptr<ops::BlockKernels> kernels_;
   ops::Recompute level_ = ops::Recompute::kNone;
   std::shared_ptr<ops::HostActivations> host_activations_;  // null: nothing is offloaded
-  int64_t offloaded_blocks_ = 0;
+  int64_t offloaded_blocks_ = 0;                            // of those that train.recompute counts
   bool fp8_activations_ = false;
   diffusion::StepCacheConfig cache_;
   diffusion::StepCacheUse cache_use_;

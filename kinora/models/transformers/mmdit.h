@@ -69,6 +69,10 @@ class MMDiT : public BlockModel {
   [[nodiscard]] at::Tensor fast_blocks(const Streams& streams, const at::Tensor& c,
                                        const JointTokens& tokens,
                                        const diffusion::Pass& pass) const;
+  /// The last joint block ends one, too.
+  [[nodiscard]] bool ends_stack(int64_t use) const override {
+    return BlockModel::ends_stack(use) || use + 1 == config().transformer.depth;
+  }
   [[nodiscard]] bool takes_fast_path() const;
   /// The streams of image and text as the pass's first block reads them.
   [[nodiscard]] Streams as_read(Streams streams, const diffusion::Pass& pass) const;
