@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/core/text.h"
 
 namespace kinora::train {
 namespace {
@@ -54,8 +56,9 @@ void describe_train(Fields& fields, RunConfig& config) {
       "blocks whole, and so much of the others). Or have what blocks keep wait in the host's "
       "memory, which takes the link's time instead of the GPU's: offload (every block), offload:K "
       "(K blocks, spread evenly), and behind either ,elementwise ,mlp or ,block for what every "
-      "block "
-      "computes again, so that less has to go. All but block and block:K need the fast path.");
+      "block computes again, so that less has to go; or ,block:J ,block:J,elementwise or "
+      ",block:J,mlp, where the first J blocks keep only their input, on the GPU, and K of the "
+      "others wait. All but block and block:K need the fast path.");
   fields
       .add("fp8_activations", train.fp8_activations,
            "Keep what blocks compute for backward in 8 bits, with a scale for each 128 numbers: "
@@ -523,18 +526,19 @@ int64_t RunConfig::prior_micro_batch(int64_t data_ranks) const {
 
 namespace {
 
-/// Takes ":K" off the front of `text`, K from 0 to `depth`; `otherwise` where there is none.
-/// Nothing: it is not so.
-std::optional<int64_t> take_count(std::string_view& text, int64_t depth, int64_t otherwise) {
-  if (!text.starts_with(':')) {
-    return otherwise;
+/// Of "name:K" K, from 0 to `depth`; of "name" alone `depth`. Nothing: it is neither.
+std::optional<int64_t> count_of(std::string_view part, std::string_view name, int64_t depth) {
+  if (part == name) {
+    return depth;
   }
-  text.remove_prefix(1);
+  if (!part.starts_with(name) || part[name.size()] != ':') {
+    return std::nullopt;
+  }
+  part.remove_prefix(name.size() + 1);
   int64_t count = -1;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), count);
-  text.remove_prefix(static_cast<size_t>(parsed.ptr - text.data()));
-  return parsed.ec == std::errc() && count >= 0 && count <= depth ? std::optional(count)
-                                                                  : std::nullopt;
+  const auto parsed = std::from_chars(part.data(), part.data() + part.size(), count);
+  const bool is_whole = parsed.ec == std::errc() && parsed.ptr == part.data() + part.size();
+  return is_whole && count >= 0 && count <= depth ? std::optional(count) : std::nullopt;
 }
 
 std::optional<ops::Recompute> level_of(std::string_view name) {
@@ -548,28 +552,38 @@ std::optional<ops::Recompute> level_of(std::string_view name) {
 std::optional<RecomputePlan> recompute_plan(std::string_view text, int64_t depth) {
   constexpr std::string_view kBlock = "block";
   constexpr std::string_view kOffload = "offload";
+  const std::vector<std::string_view> parts = split(text, ',');
+  auto part = parts.begin();
   RecomputePlan plan;
-  const bool offloads = text.starts_with(kOffload);
-  if (offloads || text.starts_with(kBlock)) {
-    text.remove_prefix(offloads ? kOffload.size() : kBlock.size());
-    const bool is_of_all = !text.starts_with(':');
-    const std::optional<int64_t> count = take_count(text, depth, depth);
-    (offloads ? plan.offloaded_blocks : plan.first_blocks) = count.value_or(0);
-    if (count && text.empty()) {
-      return plan;
-    }
-    if (!count || text.front() != ',' || (is_of_all && !offloads)) {
+  bool offloads_all = false;
+  if (const auto count = count_of(*part, kOffload, depth)) {
+    plan.offloaded_blocks = *count;
+    offloads_all = *part++ == kOffload;
+  }
+  if (part != parts.end() && part->starts_with(kBlock)) {
+    const auto count = count_of(*part, kBlock, depth);
+    if (!count) {
       return std::nullopt;
     }
-    text.remove_prefix(1);
-    if (offloads && text == kBlock) {
-      plan.first_blocks = depth;
-      return plan;
+    plan.first_blocks = *count;
+    if (*part++ == kBlock) {  // no others are left
+      return part == parts.end() ? std::optional(plan) : std::nullopt;
     }
+    const int64_t others = depth - plan.first_blocks;
+    plan.offloaded_blocks = offloads_all ? others : plan.offloaded_blocks;
+    KINORA_CHECK(plan.offloaded_blocks <= others, kConfig, "[train] train.recompute=", text,
+                 " has ", plan.offloaded_blocks, " blocks wait at the host beside the first ",
+                 plan.first_blocks, ", which keep only their input: more than the ", depth,
+                 " there are. Hint: offload:", others);
   }
-  const std::optional<ops::Recompute> level = level_of(text);
-  plan.level = level.value_or(ops::Recompute::kNone);
-  return level ? std::optional(plan) : std::nullopt;
+  if (part != parts.end()) {
+    const auto level = level_of(*part++);
+    if (!level) {
+      return std::nullopt;
+    }
+    plan.level = *level;
+  }
+  return part == parts.end() ? std::optional(plan) : std::nullopt;
 }
 
 }  // namespace
@@ -579,7 +593,7 @@ RecomputePlan parse_recompute(const std::string& recompute, int64_t depth) {
   KINORA_CHECK(plan, kConfig,
                "[train] train.recompute must be none, elementwise, mlp, block, block:K, "
                "block:K,elementwise or block:K,mlp, or offload or offload:K, alone or followed by "
-               ",elementwise or ,mlp or ,block, with K from 0 to ",
+               "a comma and any of these, with K from 0 to ",
                depth, ", got ", recompute);
   return *plan;
 }

@@ -131,15 +131,16 @@ void describe(Fields& fields, RunConfig& config);
 struct RecomputePlan {
   ops::Recompute level = ops::Recompute::kNone;  ///< of the blocks behind the first ones
   int64_t first_blocks = 0;                      ///< that keep only their input
-  int64_t offloaded_blocks = 0;                  ///< spread evenly: what they keep is the host's
+  /// Of the others, or of all where those are all, so many, spread evenly: what they keep is the
+  /// host's.
+  int64_t offloaded_blocks = 0;
 
   bool operator==(const RecomputePlan&) const = default;
 };
 
 /// What train.recompute asks for: "none", "elementwise", "mlp", "block", "block:K", or
-/// "block:K,elementwise" and "block:K,mlp"; "offload" or "offload:K", and behind them
-/// ",elementwise",
-/// ",mlp" or ",block" of all blocks. kConfig.
+/// "block:K,elementwise" and "block:K,mlp"; "offload" or "offload:K", alone or with a comma and any
+/// of these behind it. Behind "offload:K,block:J" K and J are of different blocks. kConfig.
 [[nodiscard]] RecomputePlan parse_recompute(const std::string& recompute, int64_t depth);
 
 }  // namespace kinora::train

@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -94,14 +95,17 @@ class RandomStack {
   /// What backward needs in 8 bits from now on, or not.
   void keep_in_fp8(bool in_fp8) { stack_.fp8_activations = in_fp8; }
 
-  /// offloaded: blocks that keep in `host` what backward needs; null: none.
+  /// offloaded: blocks that keep in `host` what backward needs, none of the first `recomputed`,
+  /// which keep only their input; null: none.
   [[nodiscard]] NamedResults fast(BlockKernels& kernels, Recompute level,
                                   std::shared_ptr<HostActivations> host = nullptr,
-                                  int64_t offloaded = 0) {
+                                  int64_t offloaded = 0, int64_t recomputed = 0) {
     stack_.recompute = level;
+    stack_.recomputed_blocks = recomputed;
     stack_.host_activations = std::move(host);
     std::vector<bool> may(stack_.blocks.size(), true);
     may.back() = false;
+    std::fill_n(may.begin(), recomputed, false);
     stack_.offloaded = spread_evenly(may, offloaded);
     return run([&](const at::Tensor& x, const at::Tensor& c, const at::Tensor& last) {
       return run_blocks(kernels, stack_, {.x = x.to(type_), .condition = c, .vectors = last});
@@ -234,18 +238,21 @@ inline void expect_offloaded_bits(const StackSizes& sizes, at::Device device) {
     RandomStack stack(sizes, device, type);
     BlockKernels kernels({}, device, type, /*deterministic=*/true);
     for (const Recompute level : kRecomputes) {
-      const NamedResults near = stack.fast(kernels, level);
-      for (int64_t offloaded = 0; offloaded <= sizes.depth; ++offloaded) {
-        const auto host = std::make_shared<HostActivations>(device);
-        int64_t bytes = 0;
-        for (int pass = 0; pass < 2; ++pass) {
-          expect_same(near, stack.fast(kernels, level, host, offloaded),
-                      "level " + std::to_string(static_cast<int>(level)) + ", " +
-                          std::to_string(offloaded) + " blocks, pass " + std::to_string(pass));
-          EXPECT_TRUE(pass == 0 || host->num_bytes() == bytes);
-          bytes = host->num_bytes();
+      for (const int64_t recomputed : {0, 1}) {
+        const NamedResults near = stack.fast(kernels, level, nullptr, 0, recomputed);
+        for (int64_t offloaded = 0; offloaded <= sizes.depth - recomputed; ++offloaded) {
+          const auto host = std::make_shared<HostActivations>(device);
+          int64_t bytes = 0;
+          for (int pass = 0; pass < 2; ++pass) {
+            expect_same(near, stack.fast(kernels, level, host, offloaded, recomputed),
+                        "level " + std::to_string(static_cast<int>(level)) + ", " +
+                            std::to_string(recomputed) + " recomputed and " +
+                            std::to_string(offloaded) + " blocks, pass " + std::to_string(pass));
+            EXPECT_TRUE(pass == 0 || host->num_bytes() == bytes);
+            bytes = host->num_bytes();
+          }
+          EXPECT_EQ(bytes > 0, offloaded > 0);
         }
-        EXPECT_EQ(bytes > 0, offloaded > 0);
       }
     }
   }

@@ -207,8 +207,13 @@ TEST(RanksActivationsTest, ThoseAtTheHostGiveTheSameBits) {
         config.parallel.zero_stage = stage;
         config.train.recompute = level.empty() ? "none" : level;
         const Outcome want = outcome_of(config, world);
-        for (const std::string blocks : {"", ":2"}) {
-          config.train.recompute = "offload" + blocks + (level.empty() ? "" : "," + level);
+        const std::string behind = level.empty() ? "" : "," + level;
+        std::vector<std::string> others = {"offload" + behind, "offload:2" + behind};
+        if (level == "mlp") {
+          others.insert(others.end(), {"offload:2,block:3,mlp", "offload,block:1,mlp"});
+        }
+        for (const std::string& other : others) {
+          config.train.recompute = other;
           SCOPED_TRACE("stage " + std::to_string(stage) + ", " + config.train.recompute);
           const Outcome got = outcome_of(config, world);
           EXPECT_EQ(got.losses, want.losses);

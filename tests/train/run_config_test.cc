@@ -1,5 +1,6 @@
 #include "kinora/train/run_config.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +10,7 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "tests/error_of.h"
 #include "tests/places.h"
 
 namespace kinora::train {
@@ -119,10 +121,21 @@ TEST(RunConfigTest, Recompute) {
             (RecomputePlan{Recompute::kElementwise, 0, 5}));
   EXPECT_EQ(parse_recompute("offload,block", 12), (RecomputePlan{Recompute::kNone, 12, 12}));
   EXPECT_EQ(parse_recompute("offload:5,block", 12), (RecomputePlan{Recompute::kNone, 12, 5}));
+  EXPECT_EQ(parse_recompute("offload:8,block:4", 12), (RecomputePlan{Recompute::kNone, 4, 8}));
+  EXPECT_EQ(parse_recompute("offload:3,block:4,mlp", 12), (RecomputePlan{Recompute::kMlp, 4, 3}));
+  EXPECT_EQ(parse_recompute("offload,block:4,elementwise", 12),
+            (RecomputePlan{Recompute::kElementwise, 4, 8}));
+  EXPECT_EQ(parse_recompute("offload,block:12,mlp", 12), (RecomputePlan{Recompute::kMlp, 12, 0}));
   for (const char* wrong : {"offload:",
                             "offload:13",
                             "offload,",
-                            "offload:3,block:2",
+                            "offload:3,",
+                            "offload:3,block:13",
+                            "offload:3,block,mlp",
+                            "offload:3,block:2,",
+                            "offload:3,block:2,block",
+                            "offload:3,mlp,block:2",
+                            "offload:3,offload:3",
                             "offloaded",
                             "block,mlp",
                             "block:3,offload",
@@ -151,6 +164,14 @@ TEST(RunConfigTest, Recompute) {
           << error.what();
     }
   }
+}
+
+TEST(RunConfigTest, BlocksAtTheHostAndThoseComputedAgainAreNotMoreThanThereAre) {
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig, [] { (void)parse_recompute("offload:9,block:4,mlp", 12); }),
+      testing::HasSubstr("train.recompute=offload:9,block:4,mlp has 9 blocks wait at the host "
+                         "beside the first 4, which keep only their input: more than the 12 "
+                         "there are. Hint: offload:8"));
 }
 
 TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {

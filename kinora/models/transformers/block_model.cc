@@ -142,11 +142,16 @@ void BlockModel::keep_activations_in_fp8(bool in_fp8) {
 }
 
 std::vector<bool> BlockModel::offloaded() const {
+  const int64_t recomputed = in_blocks(recompute_blocks());
   std::vector<bool> may;
   for (int64_t use = 0; use < num_blocks_; ++use) {
-    may.push_back(!ends_stack(use));
+    may.push_back(!ends_stack(use) && (use >= recomputed || recomputed == num_blocks_));
   }
-  return ops::spread_evenly(may, offloaded_blocks_ * num_blocks_ / shape_of(config()).blocks);
+  return ops::spread_evenly(may, in_blocks(offloaded_blocks_));
+}
+
+int64_t BlockModel::in_blocks(int64_t count) const {
+  return count * num_blocks_ / shape_of(config()).blocks;
 }
 
 int64_t BlockModel::offloaded_activation_bytes() const {
@@ -252,16 +257,16 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
     }
     ops::zero_gradients(gradients);
   }
-  const int64_t recomputed = recompute_blocks() * num_blocks_ / shape_of(config()).blocks;
   const std::vector<bool> at_host = offloaded();
-  ops::BlockStack stack{.blocks = std::move(blocks),
-                        .recompute = level_,
-                        .recomputed_blocks = std::max<int64_t>(recomputed - span.first, 0),
-                        .host_activations = host_activations_,
-                        .offloaded = {at_host.begin() + span.first, at_host.begin() + span.end},
-                        .fp8_activations = fp8_activations_,
-                        .overwrites_gradients = overwrites,
-                        .hook = hook()};
+  ops::BlockStack stack{
+      .blocks = std::move(blocks),
+      .recompute = level_,
+      .recomputed_blocks = std::max<int64_t>(in_blocks(recompute_blocks()) - span.first, 0),
+      .host_activations = host_activations_,
+      .offloaded = {at_host.begin() + span.first, at_host.begin() + span.end},
+      .fp8_activations = fp8_activations_,
+      .overwrites_gradients = overwrites,
+      .hook = hook()};
   if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {
     stack.ranks = {.rank = first.group().rank(),
                    .size = first.group().size(),
