@@ -23,6 +23,8 @@ constexpr int64_t kChunk = int64_t{16} << 20;
 constexpr int64_t kAlignment = 256;
 // Copies of less would cost more than they give back.
 constexpr int64_t kLeast = 256;
+// Blocks that are on the link at once.
+constexpr size_t kUnderWay = 2;
 
 const void* memory_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
@@ -57,7 +59,7 @@ std::unordered_map<const void*, Cover> covers_of(std::span<at::Tensor* const> te
 }  // namespace
 
 HostActivations::HostActivations(const at::Device& device)
-    : device_(device), link_(device, /*num_marks=*/0) {}
+    : device_(device), link_(device, /*num_marks=*/kUnderWay) {}
 
 int64_t HostActivations::num_bytes() const {
   return num_chunks_ * kChunk;
@@ -80,7 +82,7 @@ ActivationsAside::ActivationsAside(std::shared_ptr<HostActivations> host, size_t
     : host_(std::move(host)), blocks_(num_blocks) {}
 
 ActivationsAside::~ActivationsAside() {
-  if (is_under_way_) {  // after an error: the memory that is copied from or to is freed now
+  if (!under_way_.empty()) {  // after an error: the memory that is copied from or to is freed now
     try {
       host_->link_.wait_for_all();
     } catch (const Error& error) {
@@ -114,6 +116,9 @@ std::vector<at::Tensor> ActivationsAside::places_for(int64_t bytes) {
 
 void ActivationsAside::put(size_t block, std::span<at::Tensor* const> tensors,
                            std::span<const at::Tensor> fixed, Place place) {
+  if (place.at_host) {
+    finish_putting(kUnderWay - 1);
+  }
   const std::unordered_map<const void*, Cover> covers = covers_of(tensors);
   std::unordered_set<const void*> left;
   for (const at::Tensor& tensor : fixed) {
@@ -159,48 +164,57 @@ void ActivationsAside::put(size_t block, std::span<at::Tensor* const> tensors,
   for (const Taken& taken : own.tensors) {
     *taken.tensor = at::Tensor();
   }
-  if (place.at_host) {
+  if (place.at_host && !own.tensors.empty()) {
     begin_to_send(own);
   }
+}
+
+void ActivationsAside::travel(Block& block, void (*copy)(const at::Tensor& on_device,
+                                                         const at::Tensor& at_host)) {
+  // No two that are under way have the same.
+  const size_t mark = under_way_.empty() ? 0 : (under_way_.back().mark + 1) % kUnderWay;
+  under_way_.push_back({.block = &block, .mark = mark});
+  host_->link_.run([&] {
+    for (const Storage& storage : block.storages) {
+      int64_t begin = 0;
+      for (const at::Tensor& place : storage.places) {
+        copy(storage.bytes.narrow(0, begin, place.numel()), place);
+        begin += place.numel();
+      }
+    }
+    host_->link_.mark(mark);
+  });
+}
+
+ActivationsAside::Block& ActivationsAside::wait_for_first() {
+  const Travel first = under_way_.front();
+  host_->link_.wait(first.mark);
+  under_way_.pop_front();
+  return *first.block;
 }
 
 void ActivationsAside::begin_to_send(Block& block) {
   for (Storage& storage : block.storages) {
     storage.places = places_for(storage.size);
   }
-  is_under_way_ = true;
-  sending_ = &block;
-  host_->link_.run([&block] {
-    for (const Storage& storage : block.storages) {
-      int64_t begin = 0;
-      for (const at::Tensor& place : storage.places) {
-        device::copy_bytes(storage.bytes.narrow(0, begin, place.numel()), place);
-        begin += place.numel();
-      }
-    }
+  travel(block, [](const at::Tensor& on_device, const at::Tensor& at_host) {
+    device::copy_bytes(on_device, at_host);
   });
 }
 
-void ActivationsAside::wait_for_link() {
-  if (is_under_way_) {
-    host_->link_.wait_for_all();
-    is_under_way_ = false;
-  }
-}
-
-void ActivationsAside::finish_putting() {
-  if (sending_ == nullptr) {
-    return;
-  }
-  wait_for_link();
-  for (Storage& storage : std::exchange(sending_, nullptr)->storages) {
-    storage.bytes = at::Tensor();
+void ActivationsAside::finish_putting(size_t most) {
+  while (under_way_.size() > most) {
+    for (Storage& storage : wait_for_first().storages) {
+      storage.bytes = at::Tensor();
+    }
   }
 }
 
 void ActivationsAside::fetch(size_t block) {
-  wait_for_link();
   Block& own = blocks_[block];
+  if (!under_way_.empty() && under_way_.front().block == &own) {
+    (void)wait_for_first();
+  }
   for (Storage& storage : own.storages) {
     if (storage.coded != at::kByte) {
       storage.bytes = fp8_decoded(storage.bytes, storage.coded);
@@ -212,8 +226,13 @@ void ActivationsAside::fetch(size_t block) {
                         .set_(bytes.storage(), taken.offset, taken.sizes, taken.strides);
   }
   own = {};
-  if (block > 0 && blocks_[block - 1].at_host && !blocks_[block - 1].tensors.empty()) {
-    begin_to_fetch(blocks_[block - 1]);
+  for (size_t i = 1; i <= std::min(block, kUnderWay); ++i) {
+    Block& before = blocks_[block - i];
+    const bool has_begun =
+        std::ranges::find(under_way_, &before, &Travel::block) != under_way_.end();
+    if (before.at_host && !before.tensors.empty() && !has_begun) {
+      begin_to_fetch(before);
+    }
   }
 }
 
@@ -222,15 +241,8 @@ void ActivationsAside::begin_to_fetch(Block& block) {
   for (Storage& storage : block.storages) {
     storage.bytes = at::empty({storage.size}, at::TensorOptions(host_->device_).dtype(at::kByte));
   }
-  is_under_way_ = true;
-  host_->link_.run([&block] {
-    for (const Storage& storage : block.storages) {
-      int64_t begin = 0;
-      for (const at::Tensor& place : storage.places) {
-        device::copy_bytes(place, storage.bytes.narrow(0, begin, place.numel()));
-        begin += place.numel();
-      }
-    }
+  travel(block, [](const at::Tensor& on_device, const at::Tensor& at_host) {
+    device::copy_bytes(at_host, on_device);
   });
 }
 

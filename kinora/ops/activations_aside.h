@@ -2,7 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -37,8 +39,9 @@ class HostActivations {
 
 /// What the blocks of one pass keep while others compute: in the host's memory, in 8 bits, or both.
 /// As it was computed are on the device: what the block keeps that computes, and of the host's what
-/// of one other block is on its way. The host never waits, and a CUDA graph of a whole pass can
-/// hold all of it. On a CPU everything is copied at once.
+/// of two other blocks is on its way, so that one may take longer than a block computes. The host
+/// never waits, and a CUDA graph of a whole pass can hold all of it. On a CPU everything is copied
+/// at once.
 ///
 /// In 8 bits a number of 16 is E4M3 times a factor of its own for each 128
 /// (kernels::BlockQuantise): what comes back is near to what was there. Numbers of other sizes stay
@@ -61,13 +64,14 @@ class ActivationsAside {
 
   /// Behind a block's forward: takes what `tensors` name, which must stay as it is. Left alone are
   /// undefined ones, those in the memory of `fixed`, and small parts of what is larger, which
-  /// somebody else has.
+  /// somebody else has. Beside what goes to the host that of one other block may be on its way
+  /// there: the current stream waits for what was put before, and its memory is free then.
   void put(size_t block, std::span<at::Tensor* const> tensors, std::span<const at::Tensor> fixed,
            Place place);
-  /// The current stream waits until what was put last is there; its memory is free then.
-  void finish_putting();
-  /// Before a block's backward: its tensors are back, unless it was not put aside, and those of the
-  /// block before begin to come.
+  /// The current stream waits until all that was put is there; its memory is free then.
+  void finish_putting() { finish_putting(0); }
+  /// Before a block's backward, behind finish_putting(): its tensors are back, unless it was not
+  /// put aside, and those of the two blocks before begin to come.
   void fetch(size_t block);
 
  private:
@@ -92,18 +96,27 @@ class ActivationsAside {
     std::vector<Taken> tensors;
     bool at_host = false;
   };
+  /// What is on the link, and the mark there behind it.
+  struct Travel {
+    Block* block;  ///< of blocks_
+    size_t mark;
+  };
 
   [[nodiscard]] std::vector<at::Tensor> places_for(int64_t bytes);
+  /// All but the last `most` that were put.
+  void finish_putting(size_t most);
   void begin_to_send(Block& block);
   void begin_to_fetch(Block& block);
-  void wait_for_link();
+  /// Has the link copy what the block has, from one place to another.
+  void travel(Block& block, void (*copy)(const at::Tensor& on_device, const at::Tensor& at_host));
+  /// The current stream waits for what began first.
+  Block& wait_for_first();
 
   std::shared_ptr<HostActivations> host_;
   std::vector<Block> blocks_;
   std::vector<at::Tensor> chunks_;
-  int64_t used_ = 0;          // bytes of the last chunk
-  Block* sending_ = nullptr;  // of blocks_
-  bool is_under_way_ = false;
+  int64_t used_ = 0;              // bytes of the last chunk
+  std::deque<Travel> under_way_;  // in the order in which they began
 };
 
 }  // namespace kinora::ops

@@ -479,13 +479,14 @@ void forget(Pass& pass, Recompute level, size_t first, size_t end) {
   }
 }
 
-/// Puts aside what the block keeps, of the places [first, end), while the next one computes, and
-/// gives back the memory of the one before.
+/// Puts aside what the block keeps, of the places [first, end), while the next ones compute.
 void put_aside(Pass& pass, int64_t block, size_t first, size_t end) {
   if (!pass.aside) {
     return;
   }
-  pass.aside->finish_putting();
+  if (block + 1 == std::ssize(pass.stack.blocks)) {
+    pass.aside->finish_putting();
+  }
   const ActivationsAside::Place place = pass.place_of(block);
   if (!place.is_elsewhere()) {
     return;

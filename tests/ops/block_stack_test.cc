@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(StackSizes{.width = 72, .heads = 1, .batch = 1, .tokens = 21},
                     StackSizes{
                         .width = 64, .heads = 2, .batch = 5, .tokens = 9, .one_behind = false},
-                    StackSizes{.width = 26, .heads = 2, .batch = 3, .tokens = 7}),
+                    StackSizes{.width = 26, .heads = 2, .batch = 3, .tokens = 7, .depth = 6}),
     [](const auto& info) { return info.param.name(); });
 
 }  // namespace block_stack_test

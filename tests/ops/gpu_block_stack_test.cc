@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
                     StackSizes{
                         .width = 128, .heads = 2, .batch = 257, .tokens = 5, .one_behind = false},
                     StackSizes{.width = 144, .heads = 2, .batch = 257, .tokens = 9},
-                    StackSizes{.width = 52, .heads = 2, .batch = 3, .tokens = 17}),
+                    StackSizes{.width = 52, .heads = 2, .batch = 3, .tokens = 17, .depth = 6}),
     [](const auto& info) { return info.param.name(); });
 
 }  // namespace gpu_block_stack_test

@@ -240,7 +240,7 @@ inline void expect_offloaded_bits(const StackSizes& sizes, at::Device device) {
     for (const Recompute level : kRecomputes) {
       for (const int64_t recomputed : {0, 1}) {
         const NamedResults near = stack.fast(kernels, level, nullptr, 0, recomputed);
-        for (int64_t offloaded = 0; offloaded <= sizes.depth - recomputed; ++offloaded) {
+        for (const int64_t offloaded : {int64_t{1}, sizes.depth - recomputed}) {
           const auto host = std::make_shared<HostActivations>(device);
           int64_t bytes = 0;
           for (int pass = 0; pass < 2; ++pass) {
@@ -251,7 +251,7 @@ inline void expect_offloaded_bits(const StackSizes& sizes, at::Device device) {
             EXPECT_TRUE(pass == 0 || host->num_bytes() == bytes);
             bytes = host->num_bytes();
           }
-          EXPECT_EQ(bytes > 0, offloaded > 0);
+          EXPECT_GT(bytes, 0);
         }
       }
     }

@@ -229,11 +229,16 @@ TEST_P(GpuOffloadedActivationsTest, AreTheSameBitsWithLessMemory) {
     ops::NamedResults near;
     int64_t near_peak = 0;
     int64_t at_host = 0;
-    for (const int64_t offloaded : {int64_t{0}, shape_of(GetParam().config()).blocks}) {
+    const int64_t blocks = shape_of(GetParam().config()).blocks;
+    for (const auto& [recomputed, offloaded] :
+         {std::pair(int64_t{0}, int64_t{0}), std::pair(int64_t{0}, blocks),
+          std::pair(blocks / 3, blocks / 3)}) {
       const std::string how = "level " + std::to_string(static_cast<int>(level)) + ", " +
-                              std::to_string(offloaded) + " blocks";
+                              std::to_string(recomputed) + " blocks recomputed, " +
+                              std::to_string(offloaded) + " offloaded";
       const int64_t before = held();
       RandomClips clips(GetParam(), kGpu, at::kBFloat16);
+      clips.model().set_recompute(recomputed);
       clips.model().use_fast_path(kernels, level);
       clips.model().offload_activations(offloaded, kGpu);
       clips.overwrite_gradients();

@@ -35,6 +35,7 @@ TEST(GpuMemoryPlanTest, IsWithinFivePercentOfThePeak) {
       {"imagenet-256-dit-s2", {batch, micro, "train.recompute=mlp"}},
       {"imagenet-256-dit-s2", {batch, micro, "train.recompute=block"}},
       {"imagenet-256-dit-s2", {batch, micro, "train.recompute=block:6,mlp"}},
+      {"imagenet-256-dit-s2", {batch, micro, "train.recompute=offload:4,block:4,mlp"}},
       {"imagenet-256-dit-s2", {batch, "train.micro_batch=32"}},
       {"imagenet-256-dit-s2", {batch, micro, "model.path=plain"}},
       {"imagenet-256-dit-s2", {batch, micro, "train.precision=fp32"}},

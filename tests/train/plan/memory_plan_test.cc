@@ -213,7 +213,7 @@ TEST(MemoryPlanTest, StateInTheHostsMemoryIsNoneOfTheGpu) {
 
 // DiT-XL/2 at batch 32: 8192 tokens of 1152 numbers in bf16, of which each of 28 blocks keeps 18:
 // two of the residual stream, two norms, qkv, attention, two results, and 4 + 4 of the MLP. On the
-// GPU remain those of the last block, or of one that goes back and one that is on its way.
+// GPU remain those of the last block, or of one that goes back, and of two that are on their way.
 TEST(MemoryPlanTest, ActivationsInTheHostsMemoryAreNoneOfTheGpu) {
   const auto plan_with = [](const std::string& recompute) {
     return plan_memory(
@@ -236,13 +236,33 @@ TEST(MemoryPlanTest, ActivationsInTheHostsMemoryAreNoneOfTheGpu) {
     const double of_block = widths * kWidth;
     EXPECT_NEAR(static_cast<double>(far.offloaded), 27.0 * of_block, kTolerance * 27.0 * of_block)
         << recompute;
-    EXPECT_LT(of_pass(far), 4.0 * 18.0 * kWidth) << recompute;
-    EXPECT_LT(of_pass(far), of_pass(near) - 23.0 * 18.0 * kWidth) << recompute;
+    EXPECT_LT(of_pass(far), 5.0 * 18.0 * kWidth) << recompute;
+    EXPECT_LT(of_pass(far), of_pass(near) - 22.0 * 18.0 * kWidth) << recompute;
   }
   const MemoryPlan quarter = plan_with("offload:7");
   EXPECT_NEAR(static_cast<double>(quarter.offloaded), 7.0 * 18.0 * kWidth,
               kTolerance * 7.0 * 18.0 * kWidth);
   EXPECT_LT(of_pass(plan_with("offload,block")), of_pass(plan_with("block")) - 24.0 * kWidth);
+  const MemoryPlan beside = plan_with("block:14,mlp");
+  const MemoryPlan mixed = plan_with("offload:7,block:14,mlp");
+  EXPECT_NEAR(static_cast<double>(mixed.offloaded), 7.0 * 8.0 * kWidth,
+              kTolerance * 7.0 * 8.0 * kWidth);
+  EXPECT_LT(of_pass(mixed), of_pass(beside) - 5.0 * 8.0 * kWidth);
+}
+
+// Of 19 joint and 38 parallel blocks the last of both stay on the GPU: any others are as many as
+// are asked for.
+TEST(MemoryPlanTest, OfTwoKindsOfBlocksSoManyAreAtTheHost) {
+  const auto at_host = [](const std::string& recompute) {
+    const RunConfig config =
+        config_of("flux-lora", {"checkpoint.init_from=x", "train.recompute=" + recompute});
+    return static_cast<double>(plan_memory(config, kGpu).offloaded);
+  };
+  const double of_parallel = at_host("offload,block:20,mlp") / 36.0;
+  EXPECT_NEAR(at_host("offload:12,block:19,mlp"), 12.0 * of_parallel, 0.01 * 12.0 * of_parallel);
+  const double of_joint = (at_host("offload,mlp") - 37.0 * of_parallel) / 18.0;
+  EXPECT_NEAR(at_host("offload,block:9,mlp"), 9.0 * of_joint + 37.0 * of_parallel,
+              0.01 * 46.0 * of_parallel);
 }
 
 TEST(MemoryPlanTest, OnACpuActivationsStayInTheSameMemory) {
