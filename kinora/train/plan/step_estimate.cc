@@ -73,14 +73,16 @@ double kept_widths(ops::Recompute level) {
   KINORA_UNREACHABLE("[plan] unknown level");
 }
 
-/// Bytes that a pass over `rows` tokens sends to the host, for each block in what train.recompute
-/// counts.
+/// Bytes that a pass over `rows` tokens sends to the host, spread evenly over it, for each block in
+/// what train.recompute counts.
 double offloaded_bytes(const RunConfig& config, double rows) {
   const models::ModelShape shape = models::shape_of(config.model);
   const RecomputePlan plan = parse_recompute(config.train.recompute, shape.blocks);
+  const bool is_whole = plan.first_blocks == shape.blocks;
+  const int64_t others = shape.blocks - (is_whole ? 0 : plan.first_blocks);
   // The last block of a pass stays.
-  const auto count = static_cast<double>(std::min(plan.offloaded_blocks, shape.blocks - 1));
-  const ops::Recompute level = plan.first_blocks > 0 ? ops::Recompute::kBlock : plan.level;
+  const auto count = static_cast<double>(std::min(plan.offloaded_blocks, others - 1));
+  const ops::Recompute level = is_whole ? ops::Recompute::kBlock : plan.level;
   const auto element =
       static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
   const double coded = config.train.fp8_activations ? 0.516 : 1.0;  // 33 bytes for 32 numbers
@@ -230,8 +232,8 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
       gpu_.host_bytes_per_s > 0.0
           ? (parameters * config.finetune.offload + owned * far_weights) * weight_bytes / link
           : 0.0;
-  // Activations go in forward, while weights come, and come in backward beside them; gradients go
-  // then.
+  // Activations go in forward, while weights come, the link's other way; in backward both come, one
+  // way, and gradients go. Each hides behind what its direction computes.
   const double activations_s = gpu_.host_bytes_per_s > 0.0
                                    ? blocks_a_unit_ / stages * offloaded_bytes(config, rows) / link
                                    : 0.0;
@@ -240,9 +242,10 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double shared_s = in_backward && transfer_s > 0.0 ? 2.0 * activations_s : 0.0;
   const double far_s = std::max(0.0, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
   const double sent_s = in_backward ? 0.0 : owned * far_weights * 4.0 / link;
-  const double backward_s = std::max(fetch_s + activations_s, sent_s);
-  const double wait_s = std::max(0.0, std::max(fetch_s, activations_s) - forward_s) +
-                        std::max(0.0, backward_s - (micro_step_s - forward_s));
+  const double forward_link_s = std::max(fetch_s, activations_s);
+  const double backward_link_s = std::max(fetch_s + activations_s, sent_s);
+  const double wait_s = std::max(0.0, forward_link_s - forward_s) +
+                        std::max(0.0, backward_link_s - (micro_step_s - forward_s));
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +

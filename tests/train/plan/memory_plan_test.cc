@@ -676,6 +676,11 @@ TEST(StepEstimateTest, ActivationsTakeTheTimeOfTheLinkWhereItIsLonger) {
   EXPECT_LT(samples_per_s(dit, "offload"), samples_per_s(dit, "offload:7"));
   EXPECT_LT(samples_per_s(dit, "offload:7"), samples_per_s(dit, "none"));
   EXPECT_DOUBLE_EQ(samples_per_s(dit, "offload,block"), samples_per_s(dit, "block"));
+  // Where the link is what takes the time, what is computed beside it takes none.
+  EXPECT_DOUBLE_EQ(samples_per_s(dit, "offload:13,block:14"), samples_per_s(dit, "offload:13"));
+  EXPECT_LT(samples_per_s(dit, "offload:13,block:14"), samples_per_s(dit, "offload:12,block:14"));
+  // Behind blocks that are computed again the link has more time.
+  EXPECT_LT(samples_per_s(dit, "offload:3,block:14"), samples_per_s(dit, "none"));
 }
 
 // A few blocks' inputs are what is too much.
