@@ -20,9 +20,11 @@ namespace {
 /// A setting to try. Larger numbers take less memory.
 struct Candidate {
   int stage = 0;
-  size_t recompute = 0;    // recompute_text()
-  size_t activations = 0;  // quarters of the blocks whose activations are at the host
-  int64_t division = 1;    // of the samples of a rank: micro-batches
+  size_t recompute = 0;     // this and
+  size_t activations = 0;   // this are recompute_text()'s
+  RecomputePlan plan = {};  // what that asks for
+  int64_t blocks = 0;       // of the model
+  int64_t division = 1;     // of the samples of a rank: micro-batches
   int64_t sequence = 1;
   int64_t tensor = 1;
   int64_t pipeline = 1;
@@ -45,24 +47,40 @@ struct Candidate {
     constexpr double kParts = 100.0;
     return {-std::lround(std::log(samples_per_s) / kStep), static_cast<int64_t>(overrides.size()),
             static_cast<int64_t>(recompute),
-            std::lround((offload + offload_weights + static_cast<double>(activations)) * kParts)};
+            std::lround((at_host() + static_cast<double>(activations)) * kParts)};
   }
+
+  [[nodiscard]] ops::Recompute level() const {
+    return plan.first_blocks == blocks ? ops::Recompute::kBlock : plan.level;
+  }
+  /// Blocks that keep anything on the GPU.
+  [[nodiscard]] int64_t near() const { return blocks - plan.offloaded_blocks; }
+  /// Those of them that keep more than their input.
+  [[nodiscard]] int64_t whole() const { return std::max<int64_t>(near() - plan.first_blocks, 0); }
 
   /// Whether this one cannot fit if `other` does not.
   [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
-    return stage <= other.stage && recompute <= other.recompute &&
-           activations <= other.activations && division <= other.division &&
-           sequence <= other.sequence && tensor <= other.tensor && pipeline == other.pipeline &&
-           in_backward <= other.in_backward &&
-           offload + offload_weights <= other.offload + other.offload_weights;
+    return stage <= other.stage && level() <= other.level() && near() >= other.near() &&
+           whole() >= other.whole() && division <= other.division && sequence <= other.sequence &&
+           tensor <= other.tensor && pipeline == other.pipeline &&
+           in_backward <= other.in_backward && at_host() <= other.at_host();
+  }
+
+  /// Of state and weights.
+  [[nodiscard]] double at_host() const { return offload + offload_weights; }
+
+  /// Whether they differ in that alone.
+  [[nodiscard]] bool is_like(const Candidate& other) const {
+    return stage == other.stage && plan == other.plan && division == other.division &&
+           sequence == other.sequence && tensor == other.tensor && pipeline == other.pipeline &&
+           in_backward == other.in_backward;
   }
 };
 
 constexpr size_t kQuarters =
     4;  // of the blocks, computed again whole where the others are by "mlp"
 constexpr size_t kRecomputes = 3 + kQuarters;
-/// Those that are tried with activations at the host: little is between them in time.
-constexpr std::array<size_t, 3> kOffloading = {0, 2, kRecomputes - 1};
+constexpr size_t kElementwise = 1;  // of these
 constexpr std::array<double, 21> kOffload = {0.0,  0.05, 0.1,  0.15, 0.2,  0.25, 0.3,
                                              0.35, 0.4,  0.45, 0.5,  0.55, 0.6,  0.65,
                                              0.7,  0.75, 0.8,  0.85, 0.9,  0.95, 1.0};
@@ -86,27 +104,35 @@ std::string set_offload(RunConfig& config, double share) {
   return (freezes ? "finetune.offload=" : "optim.offload=") + human_number(share, 2);
 }
 
-std::string first_blocks(size_t quarters, int64_t blocks) {
-  return quarters == kQuarters ? ""
-                               : ":" + std::to_string(blocks * static_cast<int64_t>(quarters) /
-                                                      static_cast<int64_t>(kQuarters));
+int64_t quarters_of(size_t quarters, int64_t blocks) {
+  return blocks * static_cast<int64_t>(quarters) / static_cast<int64_t>(kQuarters);
+}
+
+/// ":K" with so many of the blocks; all: "".
+std::string count_text(size_t quarters, int64_t blocks) {
+  return quarters == kQuarters ? "" : ":" + std::to_string(quarters_of(quarters, blocks));
 }
 
 /// Each takes less memory than the one before. activations: quarters of the blocks whose own wait
-/// at the host; above 0 not with some blocks computed again whole.
+/// at the host, of those that are not computed again whole, unless all are.
 std::string recompute_text(size_t recompute, size_t activations, int64_t blocks) {
   constexpr std::array<const char*, 3> kOfAll = {"none", "elementwise", "mlp"};
   std::string text;
+  int64_t others = blocks;
   if (recompute < kOfAll.size()) {
     text = kOfAll[recompute];
   } else {
     const size_t quarters = recompute - kOfAll.size() + 1;
-    text = "block" + first_blocks(quarters, blocks) + (quarters == kQuarters ? "" : ",mlp");
+    text = "block" + count_text(quarters, blocks);
+    if (quarters < kQuarters) {
+      text += ",mlp";
+      others -= quarters_of(quarters, blocks);
+    }
   }
   if (activations == 0) {
     return text;
   }
-  return "offload" + first_blocks(activations, blocks) + (recompute == 0 ? "" : "," + text);
+  return "offload" + count_text(activations, others) + (recompute == 0 ? "" : "," + text);
 }
 
 class Search {
@@ -134,7 +160,7 @@ class Search {
         continue;
       }
       if (!plan->fits()) {
-        too_large.push_back(&candidate);
+        too_large.push_back(&last_too_large(candidate));
         if (std::ssize(too_large) == kManyTooLarge && nothing_fits()) {
           break;
         }
@@ -198,13 +224,15 @@ class Search {
 
   /// Those that none needs less than.
   [[nodiscard]] std::vector<const Candidate*> smallest_candidates() const {
+    const auto is_smaller = [](const Candidate& candidate, const Candidate& than) {
+      return than.needs_as_much_as(candidate) && !candidate.needs_as_much_as(than);
+    };
     std::vector<const Candidate*> smallest;
     for (const Candidate& candidate : candidates_) {
-      const bool has_smaller =
-          std::any_of(candidates_.begin(), candidates_.end(), [&candidate](const Candidate& other) {
-            return candidate.needs_as_much_as(other) && !other.needs_as_much_as(candidate);
-          });
-      if (!has_smaller) {
+      if (std::ranges::none_of(
+              smallest, [&](const Candidate* other) { return is_smaller(*other, candidate); })) {
+        std::erase_if(smallest,
+                      [&](const Candidate* other) { return is_smaller(candidate, *other); });
         smallest.push_back(&candidate);
       }
     }
@@ -213,10 +241,35 @@ class Search {
 
   [[nodiscard]] bool nothing_fits() const {
     const std::vector<const Candidate*> smallest = smallest_candidates();
-    return std::all_of(smallest.begin(), smallest.end(), [this](const Candidate* candidate) {
-      const std::optional<MemoryPlan> plan = plan_of(*candidate);
-      return plan && !plan->fits();
-    });
+    return std::all_of(smallest.begin(), smallest.end(),
+                       [this](const Candidate* candidate) { return is_too_large(*candidate); });
+  }
+
+  [[nodiscard]] bool is_too_large(const Candidate& candidate) const {
+    const std::optional<MemoryPlan> plan = plan_of(candidate);
+    return plan && !plan->fits();
+  }
+
+  /// Of `too_large` and those that have more of the state or weights at the host, and are the same
+  /// but for that, the last one that does not fit.
+  [[nodiscard]] const Candidate& last_too_large(const Candidate& too_large) const {
+    std::vector<const Candidate*> more;
+    for (const Candidate& candidate : candidates_) {
+      if (candidate.at_host() > too_large.at_host() && candidate.is_like(too_large)) {
+        more.push_back(&candidate);
+      }
+    }
+    if (more.empty()) {
+      return too_large;
+    }
+    std::ranges::sort(more, {}, &Candidate::at_host);
+    if (is_too_large(*more.back())) {
+      return *more.back();
+    }
+    const auto fitting = std::partition_point(
+        more.begin(), more.end() - 1,
+        [this](const Candidate* candidate) { return is_too_large(*candidate); });
+    return fitting == more.begin() ? too_large : **(fitting - 1);
   }
 
   /// Where nothing is known of its speed any GPU gives the order.
@@ -277,19 +330,24 @@ class Search {
   void add_settings(Candidate candidate) {
     for (size_t recompute = 0; recompute < kRecomputes; ++recompute) {
       candidate.recompute = recompute;
-      candidate.activations = 0;
-      add_states(candidate);
-      if (!can_offload_activations_ ||
-          std::ranges::find(kOffloading, recompute) == kOffloading.end()) {
-        continue;
+      add_activations(candidate, 0);
+      if (!can_offload_activations_ || recompute == kElementwise) {
+        continue;  // little is between it and its neighbours in time
       }
       // A block's input alone is little: then all of them.
       for (size_t quarters = recompute + 1 < kRecomputes ? 1 : kQuarters; quarters <= kQuarters;
            ++quarters) {
-        candidate.activations = quarters;
-        add_states(candidate);
+        add_activations(candidate, quarters);
       }
     }
+  }
+
+  void add_activations(Candidate candidate, size_t quarters) {
+    candidate.activations = quarters;
+    candidate.blocks = models::shape_of(config_.model).blocks;
+    candidate.plan = parse_recompute(
+        recompute_text(candidate.recompute, quarters, candidate.blocks), candidate.blocks);
+    add_states(std::move(candidate));
   }
 
   void add_states(Candidate candidate) {
@@ -378,8 +436,8 @@ class Search {
       config.parallel.pp_schedule = parallel::PipelineSchedule::k1F1B;
       set("parallel.pipeline_schedule", "1f1b");
     }
-    const std::string recompute = recompute_text(candidate.recompute, candidate.activations,
-                                                 models::shape_of(config_.model).blocks);
+    const std::string recompute =
+        recompute_text(candidate.recompute, candidate.activations, candidate.blocks);
     if (config_.train.recompute != recompute) {
       config.train.recompute = recompute;
       set("train.recompute", config.train.recompute);

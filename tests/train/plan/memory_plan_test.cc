@@ -702,6 +702,21 @@ TEST(PlanSearchTest, OffloadsActivationsWhereThatIsNeeded) {
   EXPECT_TRUE(found);
 }
 
+// In 24 GiB the link brings a quarter of the weights, and has the time to take and bring
+// activations while blocks are computed again.
+TEST(PlanSearchTest, MixesActivationsAtTheHostWithBlocksThatAreComputedAgain) {
+  const RunConfig config = config_of("flux-lora", {"checkpoint.init_from=x"});
+  PlanTarget target = kGpu;
+  target.memory = int64_t{24} << 30;
+  const std::vector<PlanChoice> choices = search_plans(config, target, find_gpu("h100"), 1);
+  ASSERT_EQ(choices.size(), 1U);
+  const RecomputePlan plan = parse_recompute(choices[0].config.train.recompute, 57);
+  EXPECT_GT(plan.offloaded_blocks, 0) << choices[0].text();
+  EXPECT_GT(plan.first_blocks, 0) << choices[0].text();
+  EXPECT_LE(plan.offloaded_blocks + plan.first_blocks, 57) << choices[0].text();
+  EXPECT_EQ(plan.level, ops::Recompute::kMlp) << choices[0].text();
+}
+
 TEST(PlanSearchTest, OffloadsFrozenWeightsWhereThatIsNeeded) {
   const RunConfig config = config_of("sd15-lora-8gb", {"checkpoint.init_from=x"});
   PlanTarget target = kGpu;
