@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 namespace kinora::ops::cuda {
 
 std::string dry_attention_refusal(const kernels::AttentionShape& shape) {
@@ -13,8 +15,12 @@ std::string dry_attention_refusal(const kernels::AttentionShape& shape) {
 }
 
 at::Tensor dry_attention_workspace(const kernels::AttentionShape& shape) {
-  return at::empty({shape.batch, shape.heads, shape.query_length, shape.head_dim + 1},
-                   at::device(at::kMeta).dtype(at::kFloat));
+  constexpr int64_t kMost = int64_t{1} << 30;  // of a plan that is timed
+  const int64_t rows = shape.batch * shape.heads * shape.query_length;
+  const int64_t sums = rows * (shape.head_dim + 1) * 4;
+  const int64_t scores = rows * shape.key_length * 2;
+  return at::empty({scores <= kMost ? std::max(sums, scores) : sums},
+                   at::device(at::kMeta).dtype(at::kByte));
 }
 
 }  // namespace kinora::ops::cuda

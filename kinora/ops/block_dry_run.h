@@ -13,7 +13,8 @@ namespace kinora::ops::cuda {
 [[nodiscard]] std::string dry_attention_refusal(const kernels::AttentionShape& shape);
 
 /// Scratch of its backward: the gradient of the queries is added up in fp32 beside a number for
-/// each row, as in FlashAttention-2 (Dao 2023, section 3.1.2) and cuDNN.
+/// each row, as in FlashAttention-2 (Dao 2023, section 3.1.2) and cuDNN; or cuDNN's plan that keeps
+/// the gradients of the scores in 16 bits, where that is more and the first step times it.
 [[nodiscard]] at::Tensor dry_attention_workspace(const kernels::AttentionShape& shape);
 
 }  // namespace kinora::ops::cuda

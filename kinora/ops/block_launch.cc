@@ -324,12 +324,24 @@ struct FusedAttention::Impl {
 
   explicit Impl(bool deterministic) : times(!deterministic), cudnn(deterministic) {}
 
+  /// Until a shape's plans have been timed for the largest of them, which may be many times what
+  /// the fastest one takes.
+  template <typename Call>
+  at::Tensor workspace_of(const Call& call) {
+    try {
+      return scratch(cudnn.workspace_bytes(call));
+    } catch (const c10::OutOfMemoryError&) {
+      cudnn.take_smallest(call);
+      return scratch(cudnn.workspace_bytes(call));
+    }
+  }
+
   void launch_cudnn(const kernels::AttentionForward& call) {
-    const at::Tensor workspace = scratch(cudnn.workspace_bytes(call));
+    const at::Tensor workspace = workspace_of(call);
     cudnn.forward(call, workspace.data_ptr(), stream());
   }
   void launch_cudnn(const kernels::AttentionBackward& call) {
-    const at::Tensor workspace = scratch(cudnn.workspace_bytes(call));
+    const at::Tensor workspace = workspace_of(call);
     cudnn.backward(call, workspace.data_ptr(), stream());
   }
   static void launch_own(const kernels::AttentionForward& call) {

@@ -41,7 +41,8 @@ ops::QuantisedWeight codes_at(const ops::QuantisedWeight& weight, const at::Tens
 }  // namespace
 
 bool is_modulation(const std::string& path) {
-  return path.find(".adaLN_modulation.") != std::string::npos;
+  return path.find(".adaLN_modulation.") != std::string::npos ||
+         path.find(".modulation.") != std::string::npos;
 }
 
 /// Two for each bucket of the model.
@@ -86,6 +87,11 @@ namespace {
 
 bool is_of_modulation(size_t ring) {
   return ring % 2 == 0;
+}
+
+/// Parts that are on their way while one is used.
+size_t ahead_in(size_t ring) {
+  return is_of_modulation(ring) ? 2 : 1;
 }
 
 /// Of each ring the share that lies in the host's memory, of elements by ring. Blocks take time by
@@ -248,7 +254,7 @@ void HeldWeights::make_rooms(const HeldOptions& options, at::ScalarType type, at
         continue;
       }
       const bool is_at_host = part.at_host.defined();
-      part.room = is_at_host ? room_of(ring.rooms, ring.at_host.size() % (turns + 1))
+      part.room = is_at_host ? room_of(ring.rooms, ring.at_host.size() % (turns + ahead_in(number)))
                              : room_of(near, seen % turns);
       auto& [elements, bytes] = sizes[part.room];
       elements = std::max(elements, part.size);
@@ -362,14 +368,8 @@ void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
     ring.last_forward = static_cast<int64_t>(number);
     ring.is_begun = false;
   }
-  const auto fetched = [this](size_t which) {
-    const Room& room = rooms_[parts_[which].room];
-    if (!room.holds || room.part != which) {
-      fetch(which);
-    }
-  };
   if (part.at_host.defined()) {
-    fetched(number);
+    fetch_unless_there(number);
     link_->wait(part.room);
   } else {
     widen(part, {});
@@ -377,11 +377,13 @@ void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
   // What comes next, which may be the first of another ring.
   const auto from = std::ranges::lower_bound(ring.at_host, number);
   const auto after = from != ring.at_host.end() && *from == number ? from + 1 : from;
+  const size_t ahead = ahead_in(part.ring);
   const auto has_parts = [](const Ring& other) { return !other.at_host.empty(); };
-  if (forward && after != ring.at_host.end()) {
-    fetched(*after);
-  } else if (forward) {
-    for (size_t other = part.ring + 2; other < rings_.size(); other += 2) {
+  if (forward) {
+    const auto left = static_cast<size_t>(ring.at_host.end() - after);
+    std::for_each(after, after + static_cast<ptrdiff_t>(std::min(ahead, left)),
+                  [this](size_t next) { fetch_unless_there(next); });
+    for (size_t other = part.ring + 2; other < rings_.size() && left < ahead; other += 2) {
       Ring& next = rings_[other];
       if (has_parts(next) && next.at_host.front() > number) {
         if (!next.is_begun) {
@@ -392,16 +394,25 @@ void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
         break;
       }
     }
-  } else if (from != ring.at_host.begin()) {
-    fetched(*(from - 1));
-  } else {
-    for (size_t other = part.ring; other >= 2; other -= 2) {
-      const Ring& before = rings_[other - 2];
-      if (has_parts(before) && before.at_host.back() < number) {
-        fetched(before.at_host.back());
-        break;
-      }
+    return;
+  }
+  const auto left = static_cast<size_t>(from - ring.at_host.begin());
+  for (size_t i = 1; i <= std::min(ahead, left); ++i) {
+    fetch_unless_there(*(from - static_cast<ptrdiff_t>(i)));
+  }
+  for (size_t other = part.ring; other >= 2 && left < ahead; other -= 2) {
+    const Ring& before = rings_[other - 2];
+    if (has_parts(before) && before.at_host.back() < number) {
+      fetch_unless_there(before.at_host.back());
+      break;
     }
+  }
+}
+
+void HeldWeights::fetch_unless_there(size_t number) {
+  const Room& room = rooms_[parts_[number].room];
+  if (!room.holds || room.part != number) {
+    fetch(number);
   }
 }
 

@@ -28,7 +28,8 @@ namespace kinora::optim {
 /// - of what it holds in codes one room a ring; two of modulation that backward reads, since
 ///   backward of the block before begins when it is still read;
 /// - of what the host holds one more, since the next bucket comes over the link, on a stream of its
-///   own, while this one is used.
+///   own, while this one is used; of modulation two more, since it is small, and must not wait for
+///   what is large.
 /// The host never waits, and all of it can be recorded in CUDA graphs of whole passes.
 class HeldWeights {
  public:
@@ -108,6 +109,7 @@ class HeldWeights {
   void forget_rooms(const Ring& ring);
   void prepare(ops::BucketMoment moment, size_t number);
   void fetch(size_t number);
+  void fetch_unless_there(size_t number);
   void widen(const Part& part, const at::Tensor& codes) const;
 
   std::optional<kernels::WeightFormat> format_;

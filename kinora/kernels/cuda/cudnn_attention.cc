@@ -270,6 +270,14 @@ class CudnnAttention::Impl {
   }
 
   template <typename Call>
+  void take_smallest(const Call& call) {
+    Plans& plans = supported(call);
+    const auto least = std::ranges::min_element(plans.plans, {}, &Plan::workspace_bytes);
+    plans.chosen = static_cast<size_t>(least - plans.plans.begin());
+    plans.timed = true;
+  }
+
+  template <typename Call>
   void launch(const Call& call, void* workspace, cudaStream_t stream) {
     Plans& plans = supported(call);
     KINORA_CHECK(cudnnSetStream(handle_, stream) == CUDNN_STATUS_SUCCESS, kInternal,
@@ -423,6 +431,13 @@ std::string CudnnAttention::unsupported_reason(const AttentionForward& call) {
 
 std::string CudnnAttention::unsupported_reason(const AttentionBackward& call) {
   return impl_->unsupported_reason(call);
+}
+
+void CudnnAttention::take_smallest(const AttentionForward& call) {
+  impl_->take_smallest(call);
+}
+void CudnnAttention::take_smallest(const AttentionBackward& call) {
+  impl_->take_smallest(call);
 }
 
 size_t CudnnAttention::workspace_bytes(const AttentionForward& call) {

@@ -27,6 +27,11 @@ class CudnnAttention {
   [[nodiscard]] size_t workspace_bytes(const AttentionForward& call);
   [[nodiscard]] size_t workspace_bytes(const AttentionBackward& call);
 
+  /// Takes the plan with the least workspace, without timing: for where there is no memory to time
+  /// them all.
+  void take_smallest(const AttentionForward& call);
+  void take_smallest(const AttentionBackward& call);
+
   /// Enqueue. Plans are made at the first call of a shape; throw kInternal where cuDNN fails.
   /// The first launch of a shape outside of a CUDA graph's capture runs the call several times and
   /// waits, to choose the fastest plan (not if deterministic), so no output may be an input too.

@@ -31,6 +31,14 @@ size_t CudnnAttention::workspace_bytes(const AttentionBackward& /*call*/) {
   KINORA_UNREACHABLE("[cudnn_attention] ", kReason);
 }
 
+void CudnnAttention::take_smallest(const AttentionForward& /*call*/) {
+  KINORA_UNREACHABLE("[cudnn_attention] ", kReason);
+}
+
+void CudnnAttention::take_smallest(const AttentionBackward& /*call*/) {
+  KINORA_UNREACHABLE("[cudnn_attention] ", kReason);
+}
+
 void CudnnAttention::forward(const AttentionForward& /*call*/, void* /*workspace*/,
                              cudaStream_t /*stream*/) {
   KINORA_UNREACHABLE("[cudnn_attention] ", kReason);

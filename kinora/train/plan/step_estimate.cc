@@ -14,9 +14,11 @@
 #include "kinora/models/families.h"
 #include "kinora/models/model.h"
 #include "kinora/optim/arena_layout.h"
+#include "kinora/optim/held_weights.h"
 #include "kinora/optim/orthogonalise.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/tensor.h"
+#include "kinora/train/finetune.h"
 
 namespace kinora::train {
 namespace {
@@ -40,8 +42,12 @@ constexpr double kHostHelp = 1.25;
 // with 8-bit moments and bf16 weights took 110 ms so. On an H100.
 constexpr double kBesideSeconds = 0.25e-9;
 
-/// Forward and backward with recomputation, against those without: of the multiply-accumulates of a
-/// block's forward, a third is the first product of the MLP.
+// Of the time that computation takes: what comes in pieces, each when the one before is used, does
+// not fill more of it.
+constexpr double kHidden = 0.8;
+
+/// Forward and backward with recomputation, against those without: DiT-XL/2, 64 samples, on an H100
+/// (docs/planning.md): 647.6, 629.1, 585.8 and 529.3 samples/s.
 double recompute_factor(const RunConfig& config) {
   const int64_t all = models::shape_of(config.model).blocks;
   const RecomputePlan plan = parse_recompute(config.train.recompute, all);
@@ -49,11 +55,11 @@ double recompute_factor(const RunConfig& config) {
       static_cast<double>(plan.first_blocks) / static_cast<double>(std::max<int64_t>(all, 1));
   double rest = 1.0;
   if (plan.level == ops::Recompute::kElementwise) {
-    rest = 1.045;  // measured: 381 ms against 364.5
+    rest = 1.03;
   } else if (plan.level == ops::Recompute::kMlp) {
-    rest = 1.045 + kForwardShare / 3.0;
+    rest = 1.105;
   }
-  constexpr double kWholeBlock = 1.3;  // all but the MLP's second product is computed again
+  constexpr double kWholeBlock = 1.23;
   return blocks * kWholeBlock + (1.0 - blocks) * rest;
 }
 
@@ -107,6 +113,23 @@ double direction_bytes_of(kernels::UpdateRule rule) {
   }
 }
 
+bool is_fast(const RunConfig& config) {
+  return config.precision != Precision::kFp32 && config.path != inference::Path::kPlain;
+}
+
+/// Of the frozen weights of blocks: what makes the vectors that modulate them.
+double modulation_share(models::Model& model) {
+  double all = 0.0;
+  double modulation = 0.0;
+  for (const auto& [path, parameter] : model.named_parameters()) {
+    const bool is_weight = parameter->frozen && parameter->shape.size() > 1;
+    const double numel = is_weight ? static_cast<double>(parameter->numel()) : 0.0;
+    all += numel;
+    modulation += optim::is_modulation(path) ? numel : 0.0;
+  }
+  return all > 0.0 ? modulation / all : 0.0;
+}
+
 }  // namespace
 
 std::vector<BucketCost> bucket_costs(const RunConfig& config, double micro_step_s) {
@@ -149,6 +172,10 @@ StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
   divisible_share_ = parallel::divisible(*model).share;
   const auto units = static_cast<double>(models::shape_of(config.model).blocks);
   blocks_a_unit_ = std::max(1.0, static_cast<double>(std::ssize(model->block_costs())) / units);
+  if (config.finetune.freezes()) {
+    prepare_finetuning(config, *model);
+    forward_share_ = is_fast(config) && !trains_modulation(*model) ? modulation_share(*model) : 0.0;
+  }
   if (config.optim.rule == kernels::UpdateRule::kMuon) {
     matrix_macs_ = optim::orthogonalise_macs(model->named_parameters());
   }
@@ -172,14 +199,14 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const auto own_samples = static_cast<double>(micro_batch) / static_cast<double>(mesh.sequence);
   const models::ModelShape shape = models::shape_of(config.model);
   const double rows = own_samples * static_cast<double>(shape.frames * shape.tokens_a_frame());
-  const bool is_fast = is_half && config.path != inference::Path::kPlain;
   const auto width = static_cast<double>(shape.width);
-  const double reached = best * (is_fast ? kFastShare : kPlainShare) * rows /
+  const double reached = best * (is_fast(config) ? kFastShare : kPlainShare) * rows /
                          (rows + kRowsForHalf) * width / (width + kWidthForHalf);
   const double fp8_share = config.train.fp8 ? models::fp8_share(config.model) : 0.0;
   // A multiply-accumulate is two operations. Backward has as many as forward for gradients of
-  // inputs, and again for those of weights, of which low-rank updates have next to none.
-  const double parts = config.finetune.lora.any() ? 2.0 : 3.0;
+  // inputs, more for attention, and again as many for those of weights, of which low-rank updates
+  // have next to none.
+  const double parts = config.finetune.lora.any() ? 2.5 : 3.0;
   const double forward_s = 2.0 * of_linears / stages * models::forward_macs(config.model) *
                            own_samples / reached * (1.0 - fp8_share + fp8_share / kFp8Gain);
   const int64_t passes = config.train.global_batch / data_ranks / micro_batch;
@@ -220,7 +247,8 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
       2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
   const double transfer_s = std::max(far_bytes / (kHostHelp * std::max(gpu_.host_bytes_per_s, 1.0)),
                                      in_backward ? owned * offload * kBesideSeconds : 0.0);
-  // Frozen weights come while others are used, once for forward and once for backward.
+  // Frozen weights come while others are used, once for forward and, but for modulation that nobody
+  // trains, once for backward.
   const std::optional<kernels::WeightFormat> format =
       inference::format_of(config.finetune.frozen_weights);
   constexpr int64_t kMany = 1 << 20;
@@ -228,10 +256,14 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
       format ? static_cast<double>(kernels::code_bytes(*format, kMany)) / kMany
              : static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
   const double link = std::max(gpu_.host_bytes_per_s, 1.0);
-  const double fetch_s =
-      gpu_.host_bytes_per_s > 0.0
-          ? (parameters * config.finetune.offload + owned * far_weights) * weight_bytes / link
-          : 0.0;
+  const double frozen = config.finetune.offload;
+  const auto fetch_s = [&](double share) {
+    return gpu_.host_bytes_per_s > 0.0
+               ? (parameters * share + owned * far_weights) * weight_bytes / link
+               : 0.0;
+  };
+  const double forward_fetch_s = fetch_s(frozen);
+  const double backward_fetch_s = fetch_s(std::max(0.0, frozen - forward_share_));
   // Activations go in forward, while weights come, the link's other way; in backward both come, one
   // way, and gradients go. Each hides behind what its direction computes.
   const double activations_s = gpu_.host_bytes_per_s > 0.0
@@ -242,10 +274,10 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double shared_s = in_backward && transfer_s > 0.0 ? 2.0 * activations_s : 0.0;
   const double far_s = std::max(0.0, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
   const double sent_s = in_backward ? 0.0 : owned * far_weights * 4.0 / link;
-  const double forward_link_s = std::max(fetch_s, activations_s);
-  const double backward_link_s = std::max(fetch_s + activations_s, sent_s);
-  const double wait_s = std::max(0.0, forward_link_s - forward_s) +
-                        std::max(0.0, backward_link_s - (micro_step_s - forward_s));
+  const double forward_link_s = std::max(forward_fetch_s, activations_s);
+  const double backward_link_s = std::max(backward_fetch_s + activations_s, sent_s);
+  const double wait_s = std::max(0.0, forward_link_s / kHidden - forward_s) +
+                        std::max(0.0, backward_link_s / kHidden - (micro_step_s - forward_s));
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +
