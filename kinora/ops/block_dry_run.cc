@@ -14,6 +14,12 @@ std::string dry_attention_refusal(const kernels::AttentionShape& shape) {
              : "head_dim " + std::to_string(shape.head_dim);
 }
 
+bool dry_low_rank_supported(DType type, int64_t in, int64_t out) {
+  constexpr int64_t kMultiple = 8;
+  return (type == DType::kBF16 || type == DType::kF16) && in % kMultiple == 0 &&
+         out % kMultiple == 0;
+}
+
 at::Tensor dry_attention_workspace(const kernels::AttentionShape& shape) {
   constexpr int64_t kMost = int64_t{1} << 30;  // of a plan that is timed
   const int64_t rows = shape.batch * shape.heads * shape.query_length;

@@ -38,8 +38,9 @@ cudaStream_t stream() {
 
 /// Scratch for one launch. Handed back at once: later work of this stream comes after it.
 at::Tensor scratch(size_t bytes) {
-  return at::empty({static_cast<int64_t>(std::max<size_t>(bytes, 1))},
-                   at::TensorOptions(at::kByte).device(at::kCUDA));
+  return at::empty(
+      {static_cast<int64_t>(std::max<size_t>(bytes, 1))},
+      at::TensorOptions(at::kByte).device(device::in_dry_run() ? at::kMeta : at::kCUDA));
 }
 
 }  // namespace
@@ -123,7 +124,8 @@ void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
 }
 
 bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {
-  return kernels::cuda::low_rank_supported(type, in, out, rank);
+  return device::in_dry_run() ? dry_low_rank_supported(type, in, out)
+                              : kernels::cuda::low_rank_supported(type, in, out, rank);
 }
 
 void low_rank_forward(const kernels::LowRankForward& call) {
