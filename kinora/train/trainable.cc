@@ -78,6 +78,12 @@ std::unique_ptr<models::Model> prepared_model(const RunConfig& config, const par
   return model;
 }
 
+/// Whether backward reads what makes the vectors that modulate blocks. Where blocks run as modules,
+/// those that are computed again read it, whatever is trained.
+bool reads_modulation_in_backward(models::Model& model, const ops::BlockKernels* kernels) {
+  return kernels == nullptr || !kernels->has_head_rules() || trains_modulation(model);
+}
+
 /// Leaves this rank's stages of the model; null: it keeps all blocks.
 std::unique_ptr<parallel::PipelineLinks> divided_blocks(const PluginConfig& config,
                                                         const parallel::Mesh& mesh,
@@ -100,7 +106,7 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       schedule_(config.parallel.pp_schedule),
       kernels_(set_path(*model_, config, device)),
       boosted_(Booster(booster_options(config, device, seed,
-                                       kernels_ == nullptr || trains_modulation(*model_)),
+                                       reads_modulation_in_backward(*model_, kernels_.get())),
                        mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {
