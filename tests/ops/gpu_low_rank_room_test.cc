@@ -6,11 +6,9 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cstdlib>
-
-#include "kinora/device/device.h"
 #include "kinora/ops/block_stack.h"
 #include "tests/ops/named_results.h"
+#include "tests/ops/on_gpu.h"
 #include "tests/ops/tensors.h"
 
 namespace kinora::ops {
@@ -114,11 +112,8 @@ class TwoBranches {
 };
 
 TEST(GpuLowRankRoomTest, GivesWhatCopiesGive) {
-  ::unsetenv("XDG_CACHE_HOME");
-  ::unsetenv("HOME");
-  device::configure_computation(0, true);
   const at::Device gpu(at::kCUDA, 0);
-  if (!device::best_device().is_cuda() || !BlockKernels::worthwhile(gpu, at::kBFloat16)) {
+  if (!begin_on_gpu()) {
     GTEST_SKIP() << "there is no GPU that has the kernels";
   }
   for (const int64_t rank : {4, 16}) {
