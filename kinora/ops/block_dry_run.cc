@@ -21,11 +21,10 @@ bool dry_low_rank_supported(DType type, int64_t in, int64_t out) {
 }
 
 at::Tensor dry_attention_workspace(const kernels::AttentionShape& shape) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // of a plan that is timed
   const int64_t rows = shape.batch * shape.heads * shape.query_length;
   const int64_t sums = rows * (shape.head_dim + 1) * 4;
   const int64_t scores = rows * shape.key_length * 2;
-  return at::empty({scores <= kMost ? std::max(sums, scores) : sums},
+  return at::empty({kernels::is_worth_trying(scores, sums) ? std::max(sums, scores) : sums},
                    at::device(at::kMeta).dtype(at::kByte));
 }
 

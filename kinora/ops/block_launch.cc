@@ -355,6 +355,11 @@ struct FusedAttention::Impl {
     KINORA_CUDA_CHECK(kernels::cuda::attention_backward(call, workspace.data_ptr(), stream()));
   }
 
+  static int64_t own_workspace(const kernels::AttentionForward& /*call*/) { return 0; }
+  static int64_t own_workspace(const kernels::AttentionBackward& call) {
+    return static_cast<int64_t>(kernels::cuda::attention_backward_workspace_bytes(call.shape));
+  }
+
   /// Chosen once a shape; while a graph is captured nothing can be timed, and our own is taken, as
   /// where the same bits are wanted each time.
   template <typename Call>
@@ -393,7 +398,11 @@ struct FusedAttention::Impl {
 
   template <typename Call>
   void measure(const Call& call, Choice& choice) {
-    const bool own_possible = kernels::cuda::attention_supported(call.shape);
+    const bool own_possible =
+        kernels::cuda::attention_supported(call.shape) &&
+        (!choice.cudnn_possible ||
+         kernels::is_worth_trying(own_workspace(call),
+                                  static_cast<int64_t>(cudnn.workspace_bytes(call))));
     if (own_possible) {
       choice.own_ms = milliseconds([&] { launch_own(call); });
     }

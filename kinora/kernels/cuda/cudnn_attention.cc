@@ -342,6 +342,13 @@ class CudnnAttention::Impl {
     if (plans.plans.empty()) {
       plans.reason = "cuDNN has no plan: " + reason;
     }
+    if (std::is_same_v<Call, AttentionBackward> && !plans.plans.empty()) {
+      const int64_t least =
+          std::ranges::min(plans.plans, {}, &Plan::workspace_bytes).workspace_bytes;
+      std::erase_if(plans.plans, [least](const Plan& plan) {
+        return !is_worth_trying(plan.workspace_bytes, least);
+      });
+    }
     plans.timed = plans.plans.size() == 1;
     return plans;
   }
@@ -392,6 +399,7 @@ class CudnnAttention::Impl {
       if (execute(plans.plans[i], data, workspace).is_bad()) {  // also the warm-up
         continue;
       }
+      float own = std::numeric_limits<float>::infinity();
       for (int round = 0; round < kTimedRounds; ++round) {
         KINORA_CUDA_CHECK(cudaEventRecord(start.get(), stream));
         for (int launch = 0; launch < kLaunchesPerRound; ++launch) {
@@ -401,19 +409,18 @@ class CudnnAttention::Impl {
         KINORA_CUDA_CHECK(cudaEventSynchronize(stop.get()));
         float milliseconds = 0.0F;
         KINORA_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
-        milliseconds /= kLaunchesPerRound;
-        if (milliseconds < least) {
-          least = milliseconds;
-          plans.chosen = i;
-        }
+        own = std::min(own, milliseconds / kLaunchesPerRound);
+      }
+      std::string name;
+      (void)plans.plans[i].graph->get_plan_name_at_index(plans.plans[i].index, name);
+      log_debug("cudnn_attention: plan ", i + 1, " of ", plans.plans.size(), ", ", name, ", ", own,
+                " ms, ", plans.plans[i].workspace_bytes, " bytes of workspace");
+      if (own < least) {
+        least = own;
+        plans.chosen = i;
       }
     }
     plans.timed = true;
-    std::string name;
-    (void)plans.plans[plans.chosen].graph->get_plan_name_at_index(plans.plans[plans.chosen].index,
-                                                                  name);
-    log_debug("cudnn_attention: plan ", plans.chosen + 1, " of ", plans.plans.size(), ", ", name,
-              ", ", least, " ms");
   }
 
   bool deterministic_;
