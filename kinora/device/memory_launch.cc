@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -47,6 +48,10 @@ void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
 
 void limit_memory(at::Device device, int64_t bytes) {
   at::globalContext().lazyInitDevice(device.type());  // the allocator's first use, else
+  if (c10::CachingAllocator::getAllocatorSettings().empty()) {
+    // Segments that grow and shrink: what lies unused between tensors counts here, too.
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  }
   const auto total = static_cast<double>(cuda_device(device.index()).total_memory);
   c10::cuda::CUDACachingAllocator::setMemoryFraction(
       std::min(1.0, static_cast<double>(bytes) / total), device.index());
