@@ -85,9 +85,9 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// Whether offload_activations() can.
   [[nodiscard]] virtual bool can_offload_activations() const { return false; }
   /// Has the fast path keep what `num_blocks` blocks need for backward in the host's memory from
-  /// now on: 0 = none, depth = every block, else spread evenly over them. Those that
-  /// set_recompute() names are no part of it, unless they are all. What is needed at once, that of
-  /// the last block of a pass, never goes there. kConfig where it cannot.
+  /// now on: 0 = none, depth = every block, else spread evenly over them. set_recompute() names
+  /// the first of the others then, unless it names all. What is needed at once, that of the last
+  /// block of a pass, never goes there. kConfig where it cannot.
   virtual void offload_activations(int64_t num_blocks, const at::Device& device);
   /// Has the fast path keep what blocks need for backward in 8 bits from now on
   /// (ops/activations_aside.h), or as it was computed. kConfig where offload_activations() cannot.

@@ -78,6 +78,15 @@ std::vector<bool> spread_evenly(const std::vector<bool>& may, int64_t count) {
   return taken;
 }
 
+std::vector<bool> first_others(const std::vector<bool>& taken, int64_t count) {
+  std::vector<bool> first(taken.size(), false);
+  for (size_t i = 0; i < taken.size() && count > 0; ++i) {
+    first[i] = !taken[i];
+    count -= taken[i] ? 0 : 1;
+  }
+  return first;
+}
+
 ActivationsAside::ActivationsAside(std::shared_ptr<HostActivations> host, size_t num_blocks)
     : host_(std::move(host)), blocks_(num_blocks) {}
 

@@ -37,6 +37,9 @@ class HostActivations {
 /// fewer.
 [[nodiscard]] std::vector<bool> spread_evenly(const std::vector<bool>& may, int64_t count);
 
+/// The first `count` blocks of those that are not `taken`.
+[[nodiscard]] std::vector<bool> first_others(const std::vector<bool>& taken, int64_t count);
+
 /// What the blocks of one pass keep while others compute: in the host's memory, in 8 bits, or both.
 /// As it was computed are on the device: what the block keeps that computes, and of the host's what
 /// of two other blocks is on its way, so that one may take longer than a block computes. The host

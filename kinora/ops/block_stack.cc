@@ -214,7 +214,9 @@ struct Pass : torch::CustomClassHolder {
     return joint == nullptr || joint->parts[place.stream].proj.weight.defined();
   }
   [[nodiscard]] Recompute recompute_of(int64_t block) const {
-    return block < stack.recomputed_blocks ? Recompute::kBlock : stack.recompute;
+    return !stack.recomputed.empty() && stack.recomputed[static_cast<size_t>(block)]
+               ? Recompute::kBlock
+               : stack.recompute;
   }
   /// Where what the block keeps is until backward: that of the last one is needed at once.
   [[nodiscard]] ActivationsAside::Place place_of(int64_t block) const {

@@ -164,8 +164,8 @@ struct BlockStack {
   /// Of stream 0. false: the result is the residual stream behind the last block.
   bool has_final_norm = true;
   Recompute recompute = Recompute::kNone;
-  /// The first `recomputed_blocks` blocks are as kBlock, whatever `recompute` says.
-  int64_t recomputed_blocks = 0;
+  /// Whether blocks[i] is as kBlock, whatever `recompute` says. Empty: none.
+  std::vector<bool> recomputed = {};
   /// kBlock keeps the result of a block's last branch, too: an activation more a block, a product
   /// less in backward.
   bool keeps_results = false;

@@ -57,8 +57,9 @@ void describe_train(Fields& fields, RunConfig& config) {
       "memory, which takes the link's time instead of the GPU's: offload (every block), offload:K "
       "(K blocks, spread evenly), and behind either ,elementwise ,mlp or ,block for what every "
       "block computes again, so that less has to go; or ,block:J ,block:J,elementwise or "
-      ",block:J,mlp, where the first J blocks keep only their input, on the GPU, and K of the "
-      "others wait. All but block and block:K need the fast path.");
+      ",block:J,mlp, where the first J of those that do not wait keep only their input, on the "
+      "GPU. "
+      "All but block and block:K need the fast path.");
   fields
       .add("fp8_activations", train.fp8_activations,
            "Keep what blocks compute for backward in 8 bits, with a scale for each 128 numbers: "
@@ -572,8 +573,8 @@ std::optional<RecomputePlan> recompute_plan(std::string_view text, int64_t depth
     const int64_t others = depth - plan.first_blocks;
     plan.offloaded_blocks = offloads_all ? others : plan.offloaded_blocks;
     KINORA_CHECK(plan.offloaded_blocks <= others, kConfig, "[train] train.recompute=", text,
-                 " has ", plan.offloaded_blocks, " blocks wait at the host beside the first ",
-                 plan.first_blocks, ", which keep only their input: more than the ", depth,
+                 " has ", plan.offloaded_blocks, " blocks wait at the host beside ",
+                 plan.first_blocks, " that keep only their input: more than the ", depth,
                  " there are. Hint: offload:", others);
   }
   if (part != parts.end()) {

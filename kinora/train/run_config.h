@@ -130,9 +130,9 @@ void describe(Fields& fields, RunConfig& config);
 /// What blocks compute again in backward, and where what they keep lies until then.
 struct RecomputePlan {
   ops::Recompute level = ops::Recompute::kNone;  ///< of the blocks behind the first ones
-  int64_t first_blocks = 0;                      ///< that keep only their input
-  /// Of the others, or of all where those are all, so many, spread evenly: what they keep is the
-  /// host's.
+  int64_t first_blocks = 0;  ///< that keep only their input: of all, or of those that do not wait
+  /// So many, spread evenly over all: what they keep is the host's. No more than there are beside
+  /// the first ones, unless those are all.
   int64_t offloaded_blocks = 0;
 
   bool operator==(const RecomputePlan&) const = default;

@@ -44,6 +44,15 @@ TEST(OffloadedBlocksTest, AreSpreadEvenlyOverThoseThatMay) {
   }
 }
 
+TEST(OffloadedBlocksTest, LeaveTheFirstOthersToBeComputedAgain) {
+  using Blocks = std::vector<bool>;
+  const Blocks taken = {1, 0, 1, 0, 0, 1};
+  EXPECT_EQ(first_others(taken, 0), Blocks(6, false));
+  EXPECT_EQ(first_others(taken, 2), Blocks({0, 1, 0, 1, 0, 0}));
+  EXPECT_EQ(first_others(taken, 3), Blocks({0, 1, 0, 1, 1, 0}));
+  EXPECT_EQ(first_others(taken, 9), Blocks({0, 1, 0, 1, 1, 0}));
+}
+
 TEST(Fp8ActivationsTest, GradientsAreNearAndForwardIsTheSame) {
   expect_fp8_activations(at::kCPU);
 }

@@ -46,7 +46,8 @@ class TwoBranches {
   /// Output and gradients of the last of two passes.
   NamedResults results(BlockKernels& kernels, Recompute level) {
     stack_.recompute = level;
-    stack_.recomputed_blocks = level == Recompute::kBlock ? 1 : 0;
+    stack_.recomputed =
+        first_others(std::vector<bool>(stack_.blocks.size()), level == Recompute::kBlock ? 1 : 0);
     at::Tensor out;
     for (int pass = 0; pass < 2; ++pass) {
       for (const LinearWeights& linear : linears_) {

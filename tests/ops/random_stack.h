@@ -95,18 +95,17 @@ class RandomStack {
   /// What backward needs in 8 bits from now on, or not.
   void keep_in_fp8(bool in_fp8) { stack_.fp8_activations = in_fp8; }
 
-  /// offloaded: blocks that keep in `host` what backward needs, none of the first `recomputed`,
-  /// which keep only their input; null: none.
+  /// offloaded: blocks that keep in `host` what backward needs; of the others the first
+  /// `recomputed` keep only their input; null: those stay where they are.
   [[nodiscard]] NamedResults fast(BlockKernels& kernels, Recompute level,
                                   std::shared_ptr<HostActivations> host = nullptr,
                                   int64_t offloaded = 0, int64_t recomputed = 0) {
     stack_.recompute = level;
-    stack_.recomputed_blocks = recomputed;
     stack_.host_activations = std::move(host);
     std::vector<bool> may(stack_.blocks.size(), true);
     may.back() = false;
-    std::fill_n(may.begin(), recomputed, false);
     stack_.offloaded = spread_evenly(may, offloaded);
+    stack_.recomputed = first_others(stack_.offloaded, recomputed);
     return run([&](const at::Tensor& x, const at::Tensor& c, const at::Tensor& last) {
       return run_blocks(kernels, stack_, {.x = x.to(type_), .condition = c, .vectors = last});
     });
@@ -239,8 +238,8 @@ inline void expect_offloaded_bits(const StackSizes& sizes, at::Device device) {
     BlockKernels kernels({}, device, type, /*deterministic=*/true);
     for (const Recompute level : kRecomputes) {
       for (const int64_t recomputed : {0, 1}) {
-        const NamedResults near = stack.fast(kernels, level, nullptr, 0, recomputed);
         for (const int64_t offloaded : {int64_t{1}, sizes.depth - recomputed}) {
+          const NamedResults near = stack.fast(kernels, level, nullptr, offloaded, recomputed);
           const auto host = std::make_shared<HostActivations>(device);
           int64_t bytes = 0;
           for (int pass = 0; pass < 2; ++pass) {

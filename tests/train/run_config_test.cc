@@ -169,9 +169,9 @@ TEST(RunConfigTest, Recompute) {
 TEST(RunConfigTest, BlocksAtTheHostAndThoseComputedAgainAreNotMoreThanThereAre) {
   EXPECT_THAT(
       error_of(ErrorKind::kConfig, [] { (void)parse_recompute("offload:9,block:4,mlp", 12); }),
-      testing::HasSubstr("train.recompute=offload:9,block:4,mlp has 9 blocks wait at the host "
-                         "beside the first 4, which keep only their input: more than the 12 "
-                         "there are. Hint: offload:8"));
+      testing::HasSubstr(
+          "train.recompute=offload:9,block:4,mlp has 9 blocks wait at the host "
+          "beside 4 that keep only their input: more than the 12 there are. Hint: offload:8"));
 }
 
 TEST(RunConfigTest, ModelTakesSizeAndClassesFromTheData) {

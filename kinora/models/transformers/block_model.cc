@@ -142,12 +142,17 @@ void BlockModel::keep_activations_in_fp8(bool in_fp8) {
 }
 
 std::vector<bool> BlockModel::offloaded() const {
-  const int64_t recomputed = in_blocks(recompute_blocks());
   std::vector<bool> may;
   for (int64_t use = 0; use < num_blocks_; ++use) {
-    may.push_back(!ends_stack(use) && (use >= recomputed || recomputed == num_blocks_));
+    may.push_back(!ends_stack(use));
   }
   return ops::spread_evenly(may, in_blocks(offloaded_blocks_));
+}
+
+std::vector<bool> BlockModel::recomputed(const std::vector<bool>& offloaded) const {
+  const int64_t count = in_blocks(recompute_blocks());
+  return ops::first_others(count == num_blocks_ ? std::vector<bool>(offloaded.size()) : offloaded,
+                           count);
 }
 
 int64_t BlockModel::in_blocks(int64_t count) const {
@@ -258,15 +263,15 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
     ops::zero_gradients(gradients);
   }
   const std::vector<bool> at_host = offloaded();
-  ops::BlockStack stack{
-      .blocks = std::move(blocks),
-      .recompute = level_,
-      .recomputed_blocks = std::max<int64_t>(in_blocks(recompute_blocks()) - span.first, 0),
-      .host_activations = host_activations_,
-      .offloaded = {at_host.begin() + span.first, at_host.begin() + span.end},
-      .fp8_activations = fp8_activations_,
-      .overwrites_gradients = overwrites,
-      .hook = hook()};
+  const std::vector<bool> again = recomputed(at_host);
+  ops::BlockStack stack{.blocks = std::move(blocks),
+                        .recompute = level_,
+                        .recomputed = {again.begin() + span.first, again.begin() + span.end},
+                        .host_activations = host_activations_,
+                        .offloaded = {at_host.begin() + span.first, at_host.begin() + span.end},
+                        .fp8_activations = fp8_activations_,
+                        .overwrites_gradients = overwrites,
+                        .hook = hook()};
   if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {
     stack.ranks = {.rank = first.group().rank(),
                    .size = first.group().size(),
@@ -336,6 +341,7 @@ BlockModel::Streams BlockModel::run_piece(const ops::BlockStack& stack,
   own.vectors = inputs.vectors.narrow(1, column * width, columns * width);
   piece.blocks = {stack.blocks.begin() + first, stack.blocks.begin() + end};
   piece.block_buckets = {stack.block_buckets.begin() + first, stack.block_buckets.begin() + end};
+  piece.recomputed = {stack.recomputed.begin() + first, stack.recomputed.begin() + end};
   piece.modulation.clear();
   piece.modulation_buckets.clear();
   piece.has_final_norm = false;

@@ -158,6 +158,8 @@ class BlockModel : public Model {
   [[nodiscard]] int64_t in_blocks(int64_t count) const;
   /// Of num_blocks() those whose activations are the host's.
   [[nodiscard]] std::vector<bool> offloaded() const;
+  /// Those that keep only their input.
+  [[nodiscard]] std::vector<bool> recomputed(const std::vector<bool>& offloaded) const;
 
   std::vector<nn::BucketSpec> buckets_;
   int64_t first_block_ = 0;  // in buckets_

@@ -450,17 +450,17 @@ MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass)
   };
   keep_first(stacks.joint->blocks, num_joint);
   keep_first(stacks.joint->block_buckets, num_joint);
+  keep_first(stacks.joint->recomputed, num_joint);
   keep_first(stacks.joint->offloaded, num_joint);
   keep_first(stacks.joint->modulation, joint_slabs);
   keep_first(stacks.joint->modulation_buckets, joint_slabs);
   stacks.joint->has_final_norm = false;
   drop_first(stacks.parallel->blocks, num_joint);
   drop_first(stacks.parallel->block_buckets, num_joint);
+  drop_first(stacks.parallel->recomputed, num_joint);
   drop_first(stacks.parallel->offloaded, num_joint);
   drop_first(stacks.parallel->modulation, joint_slabs);
   drop_first(stacks.parallel->modulation_buckets, joint_slabs);
-  stacks.parallel->recomputed_blocks =
-      std::max<int64_t>(stacks.parallel->recomputed_blocks - num_joint, 0);
   return stacks;
 }
 
