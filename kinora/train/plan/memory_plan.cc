@@ -61,8 +61,10 @@ constexpr int64_t kCublasWorkspace = 64 * kMiB;
 constexpr int64_t kProductsWorkspace = 64 * kMiB;
 // NCCL's channels and buffers of a communicator among GPUs of one host; assumed.
 constexpr int64_t kCommunicator = 512 * kMiB;
-// Share of the tensors' bytes that libtorch's caching allocator holds and cannot use; assumed.
+// What libtorch's caching allocator holds beside the tensors: a share of them, up to so much. On an
+// H100 0.2 to 0.3 GiB of peaks of 6.5 to 51 GiB (docs/planning.md).
 constexpr double kFragmentation = 0.03;
+constexpr int64_t kMostFragments = 320 * kMiB;
 
 // What graphs of several sizes take of the largest one's pass, since one leaves memory in pieces
 // that do not suit the next: 42.6 GiB of 31.8 for three sizes of an STDiT2 of XL/2's size on an
@@ -414,7 +416,9 @@ class Planner {
       plan_.outside = device::kContextBytes + (plan_.fast_path ? kProductsWorkspace : 0) +
                       (plan_.target.ranks > 1 ? kCommunicator : 0);
       plan_.besides =
-          plan_.outside + static_cast<int64_t>(kFragmentation * static_cast<double>(plan_.peak));
+          plan_.outside +
+          std::min(kMostFragments,
+                   static_cast<int64_t>(kFragmentation * static_cast<double>(plan_.peak)));
     } else {
       const int64_t process =
           kProcess + static_cast<int64_t>(kHeapShare * static_cast<double>(plan_.peak));

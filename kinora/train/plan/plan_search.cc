@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -20,11 +21,11 @@ namespace {
 /// A setting to try. Larger numbers take less memory.
 struct Candidate {
   int stage = 0;
-  size_t recompute = 0;     // this and
-  size_t activations = 0;   // this are recompute_text()'s
-  RecomputePlan plan = {};  // what that asks for
-  int64_t blocks = 0;       // of the model
-  int64_t division = 1;     // of the samples of a rank: micro-batches
+  size_t recompute = 0;  // of plan_with()
+  RecomputePlan plan = {};
+  int64_t blocks = 0;    // of the model
+  int64_t division = 1;  // of the samples of a rank: micro-batches
+  int64_t micro_batch = 1;
   int64_t sequence = 1;
   int64_t tensor = 1;
   int64_t pipeline = 1;
@@ -47,7 +48,9 @@ struct Candidate {
     constexpr double kParts = 100.0;
     return {-std::lround(std::log(samples_per_s) / kStep), static_cast<int64_t>(overrides.size()),
             static_cast<int64_t>(recompute),
-            std::lround((at_host() + static_cast<double>(activations)) * kParts)};
+            std::lround((at_host() +
+                         static_cast<double>(plan.offloaded_blocks) / static_cast<double>(blocks)) *
+                        kParts)};
   }
 
   [[nodiscard]] ops::Recompute level() const {
@@ -77,13 +80,16 @@ struct Candidate {
   }
 };
 
-constexpr size_t kQuarters =
+constexpr int64_t kQuarters =
     4;  // of the blocks, computed again whole where the others are by "mlp"
-constexpr size_t kRecomputes = 3 + kQuarters;
+constexpr std::array kLevels = {ops::Recompute::kNone, ops::Recompute::kElementwise,
+                                ops::Recompute::kMlp};
+constexpr size_t kRecomputes = kLevels.size() + kQuarters;
 constexpr size_t kElementwise = 1;  // of these
 constexpr std::array<double, 21> kOffload = {0.0,  0.05, 0.1,  0.15, 0.2,  0.25, 0.3,
                                              0.35, 0.4,  0.45, 0.5,  0.55, 0.6,  0.65,
                                              0.7,  0.75, 0.8,  0.85, 0.9,  0.95, 1.0};
+constexpr double kHundredth = 0.01;
 constexpr std::array<double, 5> kOffloadWeights = {0.0, 0.25, 0.5, 0.75, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
 constexpr int64_t kMostTensor = 8;
@@ -105,34 +111,44 @@ std::string set_offload(RunConfig& config, double share) {
 }
 
 int64_t quarters_of(size_t quarters, int64_t blocks) {
-  return blocks * static_cast<int64_t>(quarters) / static_cast<int64_t>(kQuarters);
+  return blocks * static_cast<int64_t>(quarters) / kQuarters;
 }
 
-/// ":K" with so many of the blocks; all: "".
-std::string count_text(size_t quarters, int64_t blocks) {
-  return quarters == kQuarters ? "" : ":" + std::to_string(quarters_of(quarters, blocks));
+/// Blocks that can wait at the host.
+int64_t others_of(const RecomputePlan& plan, int64_t blocks) {
+  return plan.first_blocks == blocks ? blocks : blocks - plan.first_blocks;
 }
 
 /// Each takes less memory than the one before. activations: quarters of the blocks whose own wait
 /// at the host, of those that are not computed again whole, unless all are.
-std::string recompute_text(size_t recompute, size_t activations, int64_t blocks) {
+RecomputePlan plan_with(size_t recompute, size_t activations, int64_t blocks) {
+  RecomputePlan plan;
+  if (recompute < kLevels.size()) {
+    plan.level = kLevels[recompute];
+  } else {
+    plan.first_blocks = quarters_of(recompute - kLevels.size() + 1, blocks);
+    plan.level = plan.first_blocks == blocks ? ops::Recompute::kNone : ops::Recompute::kMlp;
+  }
+  plan.offloaded_blocks = quarters_of(activations, others_of(plan, blocks));
+  return plan;
+}
+
+/// What parse_recompute() makes `plan` of.
+std::string recompute_text(const RecomputePlan& plan, int64_t blocks) {
   constexpr std::array<const char*, 3> kOfAll = {"none", "elementwise", "mlp"};
   std::string text;
-  int64_t others = blocks;
-  if (recompute < kOfAll.size()) {
-    text = kOfAll[recompute];
-  } else {
-    const size_t quarters = recompute - kOfAll.size() + 1;
-    text = "block" + count_text(quarters, blocks);
-    if (quarters < kQuarters) {
-      text += ",mlp";
-      others -= quarters_of(quarters, blocks);
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ",") + part; };
+  const auto add_count = [&add](const char* name, int64_t count, int64_t all) {
+    if (count > 0) {
+      add(name + (count == all ? "" : ":" + std::to_string(count)));
     }
+  };
+  add_count("offload", plan.offloaded_blocks, others_of(plan, blocks));
+  add_count("block", plan.first_blocks, blocks);
+  if (plan.level != ops::Recompute::kNone || text.empty()) {
+    add(kOfAll.at(static_cast<size_t>(plan.level)));
   }
-  if (activations == 0) {
-    return text;
-  }
-  return "offload" + count_text(activations, others) + (recompute == 0 ? "" : "," + text);
+  return text;
 }
 
 class Search {
@@ -166,7 +182,10 @@ class Search {
         }
         continue;
       }
-      found.push_back(refined(candidate, choice_of(candidate, *std::move(plan), as_it_is)));
+      PlanChoice choice = refined(candidate, choice_of(candidate, *std::move(plan), as_it_is));
+      if (std::ranges::find(found, choice.overrides, &PlanChoice::overrides) == found.end()) {
+        found.push_back(std::move(choice));
+      }
     }
     return found;
   }
@@ -195,28 +214,109 @@ class Search {
             .slowdown = as_it_is / candidate.samples_per_s};
   }
 
+  struct Nearby {
+    Candidate candidate;
+    double needed;  // bytes, about
+  };
+
+  /// The fastest with counts of blocks and a share between those that are tried.
+  [[nodiscard]] PlanChoice refined(const Candidate& candidate, PlanChoice choice) const {
+    constexpr int kTries = 4;
+    const double as_it_is = choice.slowdown * candidate.samples_per_s;
+    const std::vector<Nearby> all = nearby(candidate, choice.plan.needed());
+    auto room = static_cast<double>(target_.memory);
+    for (int i = 0; i < kTries; ++i) {
+      const auto found =
+          std::ranges::find_if(all, [room](const Nearby& one) { return one.needed <= room; });
+      if (found == all.end() || found->candidate.rank() >= candidate.rank()) {
+        break;
+      }
+      std::optional<MemoryPlan> plan = plan_of(found->candidate);
+      if (plan && plan->fits()) {
+        return with_least_offload(found->candidate,
+                                  choice_of(found->candidate, *std::move(plan), as_it_is));
+      }
+      const double more = plan ? static_cast<double>(plan->needed() - target_.memory) : 0.0;
+      room = found->needed - std::max(more, 1.0);
+    }
+    return with_least_offload(candidate, std::move(choice));
+  }
+
+  /// In their order, with memory as if it were linear in both counts and the share.
+  [[nodiscard]] std::vector<Nearby> nearby(const Candidate& candidate, int64_t needed) const {
+    constexpr int64_t kCounts = 20;  // of all blocks
+    constexpr int64_t kHundredths = 5;
+    const int64_t step = std::max<int64_t>(candidate.blocks / kCounts, 1);
+    const int64_t most = candidate.blocks / kQuarters;
+    using Change = std::array<int64_t, 3>;  // blocks, blocks, hundredths
+    const auto changed = [&](const Change& change) -> std::optional<Candidate> {
+      Candidate other = candidate;
+      other.plan.first_blocks += change[0];
+      other.plan.offloaded_blocks += change[1];
+      other.offload = candidate.offload + kHundredth * static_cast<double>(change[2]);
+      const int64_t others = other.blocks - other.plan.first_blocks;
+      const bool is_possible =
+          other.plan.first_blocks >= 0 && others > 0 && other.plan.offloaded_blocks >= 0 &&
+          other.plan.offloaded_blocks <= others && other.offload > 0.0 && other.offload <= 1.0;
+      return is_possible && complete(other) ? std::optional(other) : std::nullopt;
+    };
+    const bool is_mixed = candidate.level() == ops::Recompute::kMlp;
+    const bool waits = can_offload_activations_ && candidate.recompute != kElementwise &&
+                       candidate.level() != ops::Recompute::kBlock;
+    Change far = {is_mixed ? most : 0, waits ? most : 0, can_share(candidate) ? kHundredths : 0};
+    std::array<double, 3> slopes{};
+    for (size_t axis = 0; axis < far.size(); ++axis) {
+      Change change{};
+      change.at(axis) = far.at(axis);
+      std::optional<Candidate> other = changed(change);
+      if (!other) {
+        change.at(axis) = -far.at(axis);
+        other = changed(change);
+      }
+      const std::optional<MemoryPlan> plan =
+          far.at(axis) > 0 && other ? plan_of(*other) : std::nullopt;
+      if (plan) {
+        slopes.at(axis) =
+            static_cast<double>(plan->needed() - needed) / static_cast<double>(change.at(axis));
+      } else {
+        far.at(axis) = 0;
+      }
+    }
+    std::vector<Nearby> all;
+    for (int64_t first = -far[0]; first <= far[0]; first += step) {
+      for (int64_t offloaded = -far[1]; offloaded <= far[1]; offloaded += step) {
+        for (int64_t share = -far[2]; share <= far[2]; ++share) {
+          if (std::optional<Candidate> other = changed({first, offloaded, share})) {
+            const double bytes =
+                static_cast<double>(needed) + slopes[0] * static_cast<double>(first) +
+                slopes[1] * static_cast<double>(offloaded) + slopes[2] * static_cast<double>(share);
+            all.push_back({*std::move(other), bytes});
+          }
+        }
+      }
+    }
+    std::ranges::stable_sort(all, {}, [](const Nearby& one) { return one.candidate.rank(); });
+    return all;
+  }
+
+  /// Whether a share of it is at the host that may be another.
+  [[nodiscard]] bool can_share(const Candidate& candidate) const {
+    return candidate.offload != offload_of(config_) && candidate.offload_weights == 0.0;
+  }
+
   /// The same with the least offload that fits, in hundredths, between the share that was tried
   /// before, if that does not fit, and this one.
-  [[nodiscard]] PlanChoice refined(const Candidate& candidate, PlanChoice choice) const {
+  [[nodiscard]] PlanChoice with_least_offload(const Candidate& candidate, PlanChoice choice) const {
     constexpr int kStep = 5;
-    constexpr double kHundredth = 0.01;
-    if (candidate.offload == offload_of(config_) || candidate.offload_weights > 0.0) {
-      return choice;
-    }
-    for (int less = kStep; less > 0; --less) {
+    for (int less = kStep; less > 0 && can_share(candidate); --less) {
       Candidate other = candidate;
-      const std::string before = set_offload(other.config, candidate.offload);
-      std::ranges::replace(
-          other.overrides, before,
-          set_offload(other.config, candidate.offload - static_cast<double>(less) * kHundredth));
+      other.offload -= static_cast<double>(less) * kHundredth;
+      if (other.offload <= 0.0 || !complete(other)) {
+        continue;
+      }
       std::optional<MemoryPlan> plan = plan_of(other);
       if (plan && plan->fits()) {
-        if (less == kStep) {
-          return choice;
-        }
-        other.samples_per_s = estimate_.samples_per_s(other.config, target_.ranks);
-        const double as_it_is = choice.slowdown * candidate.samples_per_s;
-        return choice_of(other, *std::move(plan), as_it_is);
+        return choice_of(other, *std::move(plan), choice.slowdown * candidate.samples_per_s);
       }
     }
     return choice;
@@ -319,7 +419,7 @@ class Search {
                           .sequence = sequence,
                           .tensor = tensor,
                           .pipeline = pipeline,
-                          .config = config_,
+                          .config = {},
                           .overrides = {}});
           }
         }
@@ -343,10 +443,8 @@ class Search {
   }
 
   void add_activations(Candidate candidate, size_t quarters) {
-    candidate.activations = quarters;
     candidate.blocks = models::shape_of(config_.model).blocks;
-    candidate.plan = parse_recompute(
-        recompute_text(candidate.recompute, quarters, candidate.blocks), candidate.blocks);
+    candidate.plan = plan_with(candidate.recompute, quarters, candidate.blocks);
     add_states(std::move(candidate));
   }
 
@@ -401,7 +499,17 @@ class Search {
 
   void add(Candidate candidate, int64_t division, int64_t micro_batch, bool in_backward) {
     candidate.division = division;
+    candidate.micro_batch = micro_batch;
     candidate.in_backward = in_backward;
+    if (complete(candidate)) {
+      candidates_.push_back(std::move(candidate));
+    }
+  }
+
+  /// Sets what follows from the settings; false if axes do not make so many ranks.
+  [[nodiscard]] bool complete(Candidate& candidate) const {
+    candidate.config = config_;
+    candidate.overrides.clear();
     RunConfig& config = candidate.config;
     const auto set = [&candidate](const std::string& key, const std::string& value) {
       candidate.overrides.push_back(key + "=" + value);
@@ -436,8 +544,7 @@ class Search {
       config.parallel.pp_schedule = parallel::PipelineSchedule::k1F1B;
       set("parallel.pipeline_schedule", "1f1b");
     }
-    const std::string recompute =
-        recompute_text(candidate.recompute, candidate.activations, candidate.blocks);
+    const std::string recompute = recompute_text(candidate.plan, candidate.blocks);
     if (config_.train.recompute != recompute) {
       config.train.recompute = recompute;
       set("train.recompute", config.train.recompute);
@@ -449,14 +556,15 @@ class Search {
       config.optim.offload_weights = candidate.offload_weights;
       set("optim.offload_weights", human_number(candidate.offload_weights, 2));
     }
-    if (config_.optim.in_backward != in_backward) {
-      config.optim.in_backward = in_backward;
+    if (config_.optim.in_backward != candidate.in_backward) {
+      config.optim.in_backward = candidate.in_backward;
       set("optim.in_backward", "true");
     }
     const int64_t now = config_.train.micro_batch;
-    if ((now > 0 ? now : config.micro_batch(candidate.data_ranks(target_.ranks))) != micro_batch) {
-      config.train.micro_batch = micro_batch;
-      set("train.micro_batch", std::to_string(micro_batch));
+    if ((now > 0 ? now : config.micro_batch(candidate.data_ranks(target_.ranks))) !=
+        candidate.micro_batch) {
+      config.train.micro_batch = candidate.micro_batch;
+      set("train.micro_batch", std::to_string(candidate.micro_batch));
     }
     try {
       candidate.samples_per_s = estimate_.samples_per_s(config, target_.ranks);
@@ -464,9 +572,9 @@ class Search {
       if (error.kind() != ErrorKind::kConfig) {
         throw;
       }
-      return;  // axes that do not make so many ranks
+      return false;
     }
-    candidates_.push_back(std::move(candidate));
+    return true;
   }
 
   RunConfig config_;

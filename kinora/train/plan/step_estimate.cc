@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -31,17 +32,11 @@ constexpr double kGradientBytes = 4.0;  // fp32
 // ms for 675 M parameters.
 constexpr double kFastShare = 0.684;     // of an endless batch and width
 constexpr double kPlainShare = 0.41;     // likewise
-constexpr double kRowsForHalf = 1700.0;  // tokens at once with which half the speed is reached
-constexpr double kWidthForHalf = 334.0;  // likewise hidden
-constexpr double kFp8Gain = 1.39;        // of blocks whose linears are in fp8
+constexpr double kWidthForHalf = 334.0;  // hidden, with which half the speed is reached
+// Tokens at once times hidden, below which a pass hardly gets shorter.
+constexpr double kElementsForAPass = 3.9e6;
+constexpr double kFp8Gain = 1.39;  // of blocks whose linears are in fp8
 constexpr double kBandwidthShare = 0.68;
-// What the host's cores add to the link: 199 ms a step of DiT-XL/2 where the link alone took 233
-// (docs/planning.md). On an H100; hosts whose memory is faster beside their link add more.
-constexpr double kHostHelp = 1.25;
-// Of an element whose update goes on beside backward, however small its state: 0.65 of DiT-XL/2
-// with 8-bit moments and bf16 weights took 110 ms so. On an H100.
-constexpr double kBesideSeconds = 0.25e-9;
-
 // Of the time that computation takes: what comes in pieces, each when the one before is used, does
 // not fill more of it.
 constexpr double kHidden = 0.8;
@@ -64,15 +59,16 @@ double recompute_factor(const RunConfig& config) {
 }
 
 /// Widths C a token and block that `level` keeps for backward, with the MLP of four times the
-/// width: DiT's, as `kinora plan` counts them; blocks with more branches keep more.
-double kept_widths(ops::Recompute level) {
+/// width, as `kinora plan` counts them: DiT's, blocks with more branches keep more; and of Flux
+/// with low-rank updates, 512 tokens of text included.
+double kept_widths(ops::Recompute level, bool is_frozen) {
   switch (level) {
     case ops::Recompute::kNone:
-      return 18.0;
+      return is_frozen ? 19.0 : 18.0;
     case ops::Recompute::kElementwise:
-      return 12.0;
+      return is_frozen ? 10.5 : 12.0;
     case ops::Recompute::kMlp:
-      return 8.0;
+      return is_frozen ? 6.0 : 8.0;
     case ops::Recompute::kBlock:
       return 1.0;
   }
@@ -92,8 +88,8 @@ double offloaded_bytes(const RunConfig& config, double rows) {
   const auto element =
       static_cast<double>(c10::elementSize(inference::compute_type(config.precision)));
   const double coded = config.train.fp8_activations ? 0.516 : 1.0;  // 33 bytes for 32 numbers
-  return std::max(0.0, count) * kept_widths(level) * rows * static_cast<double>(shape.width) *
-         element * coded;
+  return std::max(0.0, count) * kept_widths(level, config.finetune.freezes()) * rows *
+         static_cast<double>(shape.width) * element * coded;
 }
 
 /// What the passes before update_weights move for each element, moments left out, which the rule
@@ -174,6 +170,11 @@ StepEstimate::StepEstimate(const RunConfig& config, const GpuFacts& gpu)
   blocks_a_unit_ = std::max(1.0, static_cast<double>(std::ssize(model->block_costs())) / units);
   if (config.finetune.freezes()) {
     prepare_finetuning(config, *model);
+    double trained = 0.0;
+    for (const auto& [path, parameter] : model->named_parameters()) {
+      trained += parameter->frozen ? 0.0 : static_cast<double>(parameter->numel());
+    }
+    trained_share_ = trained / parameters_;
     forward_share_ = is_fast(config) && !trains_modulation(*model) ? modulation_share(*model) : 0.0;
   }
   if (config.optim.rule == kernels::UpdateRule::kMuon) {
@@ -194,14 +195,16 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const auto stages = static_cast<double>(mesh.pipeline);
   const double part = of_linears * (1.0 - block_share_ + block_share_ / stages);
   const double parameters = parameters_ * part;
+  const double trained = parameters * trained_share_;
   const int64_t data_ranks = mesh.replicate * mesh.shard;
   const int64_t micro_batch = config.micro_batch(data_ranks);
   const auto own_samples = static_cast<double>(micro_batch) / static_cast<double>(mesh.sequence);
   const models::ModelShape shape = models::shape_of(config.model);
   const double rows = own_samples * static_cast<double>(shape.frames * shape.tokens_a_frame());
   const auto width = static_cast<double>(shape.width);
-  const double reached = best * (is_fast(config) ? kFastShare : kPlainShare) * rows /
-                         (rows + kRowsForHalf) * width / (width + kWidthForHalf);
+  const double reached = best * (is_fast(config) ? kFastShare : kPlainShare) /
+                         std::hypot(1.0, kElementsForAPass / (rows * width)) * width /
+                         (width + kWidthForHalf);
   const double fp8_share = config.train.fp8 ? models::fp8_share(config.model) : 0.0;
   // A multiply-accumulate is two operations. Backward has as many as forward for gradients of
   // inputs, more for attention, and again as many for those of weights, of which low-rank updates
@@ -235,8 +238,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double offload = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload : 0.0;
   const int64_t same_part = ranks / (mesh.tensor * mesh.pipeline);
   const double owned =
-      parameters /
-      static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? same_part : 1);
+      trained / static_cast<double>(zero_stage(config.plugin, config.parallel) > 0 ? same_part : 1);
   // Of weights that are there, too, the norm and the update read the gradients, and the update
   // writes the copy for forward.
   const double far_weights = gpu_.host_bytes_per_s > 0.0 ? config.optim.offload_weights : 0.0;
@@ -245,8 +247,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
                                     far_weights * (in_backward ? 2.0 : 4.0 + 4.0));
   const double matrices_s =
       2.0 * matrix_macs_ / (kPlainShare * std::max(gpu_.half_flops, gpu_.fp32_flops));
-  const double transfer_s = std::max(far_bytes / (kHostHelp * std::max(gpu_.host_bytes_per_s, 1.0)),
-                                     in_backward ? owned * offload * kBesideSeconds : 0.0);
+  const double transfer_s = far_bytes / std::max(gpu_.host_bytes_per_s, 1.0);
   // Frozen weights come while others are used, once for forward and, but for modulation that nobody
   // trains, once for backward.
   const std::optional<kernels::WeightFormat> format =
@@ -269,9 +270,11 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double activations_s = gpu_.host_bytes_per_s > 0.0
                                    ? blocks_a_unit_ / stages * offloaded_bytes(config, rows) / link
                                    : 0.0;
-  // Updates in backward share the link with activations, both ways.
+  // Updates in backward share the link with activations, both ways: inputs of blocks that the link
+  // alone would move in 10 ms each way took 26 of DiT-XL/2's step on an H100.
+  constexpr double kShared = 2.5;
   const double hiding_s = in_backward ? micro_step_s - forward_s : forward_s;
-  const double shared_s = in_backward && transfer_s > 0.0 ? 2.0 * activations_s : 0.0;
+  const double shared_s = in_backward && transfer_s > 0.0 ? kShared * activations_s : 0.0;
   const double far_s = std::max(0.0, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
   const double sent_s = in_backward ? 0.0 : owned * far_weights * 4.0 / link;
   const double forward_link_s = std::max(forward_fetch_s, activations_s);
@@ -281,12 +284,13 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +
-                              (in_backward ? 1.0 : 1.0 - offload) * update_bytes * parameters /
+                              (in_backward ? 1.0 : 1.0 - offload) * update_bytes * trained /
                                   (kBandwidthShare * gpu_.bytes_per_s)};
   for (BucketCost& bucket : costs.buckets) {
     bucket.forward_s *= micro_step_s;
     bucket.backward_s *= micro_step_s;
     bucket.gradient_bytes *= config.parallel.reduce_type == Precision::kFp32 ? part : 0.5 * part;
+    bucket.gradient_bytes *= trained_share_;
     bucket.weight_bytes *= part;
   }
   double step_s = costs.seconds();

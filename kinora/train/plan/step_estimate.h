@@ -37,6 +37,7 @@ class StepEstimate {
   double parameters_ = 0.0;
   double divisible_share_ = 0.0;  // of them (parallel/tensor.h)
   double block_share_ = 0.0;      // of them: what a pipeline's ranks divide
+  double trained_share_ = 1.0;    // of them; the others are frozen
   double forward_share_ = 0.0;    // of frozen weights: read by forward alone
   double matrix_macs_ = 0.0;      // of muon, a step
   double blocks_a_unit_ = 1.0;    // of what train.recompute counts: 2 where that is pairs
