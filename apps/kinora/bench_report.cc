@@ -49,6 +49,14 @@ std::string memory(int64_t bytes) {
   return bytes > 0 ? human_bytes(bytes) : "not measured on the CPU";
 }
 
+std::string memory(const train::StepBenchmark& result) {
+  return memory(result.peak_memory) +
+         (result.peak_memory > 0
+              ? ", " + human_bytes(result.peak_reserved) + " with what its allocator held, and " +
+                    human_bytes(result.used_memory) + " of the GPU at the end"
+              : "");
+}
+
 void line(std::ostream& out, const char* name, const std::string& value) {
   out << std::left << std::setw(15) << name << value << '\n';
 }
@@ -133,7 +141,7 @@ void print(std::ostream& out, const train::StepBenchmark& result, int64_t steps,
   line(out, "samples/s", digits(result.samples_per_s));
   line(out, "model TFLOP/s", of_ceiling(result.model_tflops, ceilings));
   line(out, "copy", copy_speed(ceilings));
-  line(out, "peak memory", memory(result.peak_memory));
+  line(out, "peak memory", memory(result));
 }
 
 void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batch, int64_t repeats,
@@ -284,6 +292,8 @@ Json to_json(const train::StepBenchmark& result, int64_t global_batch,
   json["tflops"] = result.model_tflops;
   add_ceilings(&json, ceilings);
   json["peak_memory"] = result.peak_memory;
+  json["peak_reserved"] = result.peak_reserved;
+  json["used_memory"] = result.used_memory;
   json["last_loss"] = result.last_loss;
   if (result.texts) {
     json["cached_ms"] = result.texts->cached_step_seconds * 1e3;

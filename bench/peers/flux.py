@@ -13,7 +13,7 @@ the mean squared error of the velocity, backward, fused AdamW without an average
 over frozen weights in bf16, in fp32, as PEFT computes them. Sampling: weights in bf16, one forward and a step of Euler;
 --graph captures both as a CUDA graph by hand. --regional compiles the two kinds of blocks, not the whole. --fsdp2,
 under torchrun: fully_shard of every block, compiled by itself, and of the rest, bf16 parameters, fp32 reduction, gathered again in backward;
---batch is of one rank and of one of the --passes of a step, of which the last reduces. Prints one line of JSON a
+--batch is of one rank and of one of the --passes of a step, of which the last reduces, or each with --reduce-each. Prints one line of JSON a
 measurement, the median of blocks of steps.
 """
 
@@ -119,7 +119,7 @@ def training(arguments, mode):
         torch.compiler.cudagraph_mark_step_begin()
         for number in range(arguments.passes):
             if arguments.fsdp2:
-                model.set_requires_gradient_sync(number + 1 == arguments.passes)
+                model.set_requires_gradient_sync(arguments.reduce_each or number + 1 == arguments.passes)
             t = torch.rand(arguments.batch, device=arguments.device)
             (loss_of(x0, text, pooled, t, torch.randn_like(x0)) / arguments.passes).backward()
         update.step()
@@ -170,6 +170,7 @@ def main():
     parser.add_argument("--mode", type=measure.names_of(measure.MODES), default=["eager"])
     parser.add_argument("--passes", type=int, default=1, help="training: of a step")
     parser.add_argument("--fsdp2", action="store_true", help="training, under torchrun")
+    parser.add_argument("--reduce-each", action="store_true", help="--fsdp2: less memory")
     parser.add_argument("--regional", action="store_true", help="compile blocks by themselves, not the whole")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--graph", action="store_true", help="sampling: a CUDA graph captured by hand")

@@ -45,13 +45,22 @@ void synchronize(at::Device device) {
   }
 }
 
+namespace {
+
+int64_t peak_of(at::Device device,
+                c10::CachingAllocator::StatArray c10::CachingDeviceAllocator::DeviceStats::*bytes) {
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return device.is_cuda() ? (at::accelerator::getDeviceStats(device.index()).*bytes)[kAll].peak : 0;
+}
+
+}  // namespace
+
 int64_t peak_memory(at::Device device) {
-  if (!device.is_cuda()) {
-    return 0;
-  }
-  const auto stats = at::accelerator::getDeviceStats(device.index());
-  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
-      .peak;
+  return peak_of(device, &c10::CachingDeviceAllocator::DeviceStats::allocated_bytes);
+}
+
+int64_t peak_reserved(at::Device device) {
+  return peak_of(device, &c10::CachingDeviceAllocator::DeviceStats::reserved_bytes);
 }
 
 void configure_computation(int64_t num_threads, bool deterministic) {

@@ -23,6 +23,9 @@ void synchronize(at::Device device);
 /// Largest sum of tensors on the GPU so far, in bytes; 0 on the CPU.
 [[nodiscard]] int64_t peak_memory(at::Device device);
 
+/// The same with what the allocator held beside them.
+[[nodiscard]] int64_t peak_reserved(at::Device device);
+
 /// Sets CPU threads (0: libtorch's default) and, if asked, only deterministic kernels. Call once,
 /// before anything is computed.
 void configure_computation(int64_t num_threads, bool deterministic);

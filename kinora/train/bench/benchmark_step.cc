@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
 #include "kinora/core/process_memory.h"
@@ -173,6 +174,11 @@ class StepTimer::Impl {
     result.step_seconds = steps.time(warmup, options.steps);
     result.last_loss = steps.last_loss();
     result.peak_memory = device::peak_memory(device_);
+    result.peak_reserved = device::peak_reserved(device_);
+    if (device_.is_cuda()) {
+      result.used_memory =
+          cuda_device(device_.index()).total_memory - cuda_free_memory(device_.index());
+    }
     result.kernels = kernel_summary(config_, kernels, micro_batch, device_);
     if (const optim::FarUpdates* far = trainable_->optimizer().far()) {
       const auto [of_host, all] = far->shares();

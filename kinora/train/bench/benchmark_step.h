@@ -43,6 +43,8 @@ struct StepBenchmark {
   double samples_per_s = 0.0;
   double model_tflops = 0.0;  ///< TFLOP/s: 3 x 2 x multiply-accumulates of a forward pass
   int64_t peak_memory = 0;    ///< bytes of tensors on the GPU, of this benchmark; 0 on the CPU
+  int64_t peak_reserved = 0;  ///< likewise with what the allocator held beside them
+  int64_t used_memory = 0;    ///< bytes of the GPU, context and libraries included, at the end
   double last_loss = 0.0;     ///< to see that it computed
   std::string far_updates;    ///< who updated what has no state on the GPU; "": there is none
   std::optional<device::GpuProfile> profile;  ///< of options.steps steps
