@@ -284,8 +284,7 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +
-                              (in_backward ? 1.0 : 1.0 - offload) * update_bytes * trained /
-                                  (kBandwidthShare * gpu_.bytes_per_s)};
+                              update_bytes * trained / (kBandwidthShare * gpu_.bytes_per_s)};
   for (BucketCost& bucket : costs.buckets) {
     bucket.forward_s *= micro_step_s;
     bucket.backward_s *= micro_step_s;
