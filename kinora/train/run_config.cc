@@ -58,8 +58,7 @@ void describe_train(Fields& fields, RunConfig& config) {
       "(K blocks, spread evenly), and behind either ,elementwise ,mlp or ,block for what every "
       "block computes again, so that less has to go; or ,block:J ,block:J,elementwise or "
       ",block:J,mlp, where the first J of those that do not wait keep only their input, on the "
-      "GPU. "
-      "All but block and block:K need the fast path.");
+      "GPU. All but block and block:K need the fast path.");
   fields
       .add("fp8_activations", train.fp8_activations,
            "Keep what blocks compute for backward in 8 bits, with a scale for each 128 numbers: "

@@ -80,8 +80,8 @@ struct Candidate {
   }
 };
 
-constexpr int64_t kQuarters =
-    4;  // of the blocks, computed again whole where the others are by "mlp"
+/// Of the blocks, computed again whole where the others are by "mlp".
+constexpr int64_t kQuarters = 4;
 constexpr std::array kLevels = {ops::Recompute::kNone, ops::Recompute::kElementwise,
                                 ops::Recompute::kMlp};
 constexpr size_t kRecomputes = kLevels.size() + kQuarters;
@@ -247,17 +247,18 @@ class Search {
     constexpr int64_t kCounts = 20;  // of all blocks
     constexpr int64_t kHundredths = 5;
     const int64_t step = std::max<int64_t>(candidate.blocks / kCounts, 1);
-    const int64_t most = candidate.blocks / kQuarters;
-    using Change = std::array<int64_t, 3>;  // blocks, blocks, hundredths
+    const int64_t most = candidate.blocks / kQuarters / step * step;  // so that none is among them
+    using Change = std::array<int64_t, 3>;                            // blocks, blocks, hundredths
     const auto changed = [&](const Change& change) -> std::optional<Candidate> {
       Candidate other = candidate;
       other.plan.first_blocks += change[0];
       other.plan.offloaded_blocks += change[1];
       other.offload = candidate.offload + kHundredth * static_cast<double>(change[2]);
       const int64_t others = other.blocks - other.plan.first_blocks;
-      const bool is_possible =
-          other.plan.first_blocks >= 0 && others > 0 && other.plan.offloaded_blocks >= 0 &&
-          other.plan.offloaded_blocks <= others && other.offload > 0.0 && other.offload <= 1.0;
+      const bool is_possible = other.plan.first_blocks >= 0 && others > 0 &&
+                               other.plan.offloaded_blocks >= 0 &&
+                               other.plan.offloaded_blocks <= others &&
+                               (change[2] == 0 || other.offload > 0.0) && other.offload <= 1.0;
       return is_possible && complete(other) ? std::optional(other) : std::nullopt;
     };
     const bool is_mixed = candidate.level() == ops::Recompute::kMlp;
@@ -304,20 +305,21 @@ class Search {
     return candidate.offload != offload_of(config_) && candidate.offload_weights == 0.0;
   }
 
-  /// The same with the least offload that fits, in hundredths, between the share that was tried
-  /// before, if that does not fit, and this one.
-  [[nodiscard]] PlanChoice with_least_offload(const Candidate& candidate, PlanChoice choice) const {
+  /// The same with the least offload that fits, in hundredths, down to the share that is tried
+  /// before this one.
+  [[nodiscard]] PlanChoice with_least_offload(Candidate candidate, PlanChoice choice) const {
     constexpr int kStep = 5;
-    for (int less = kStep; less > 0 && can_share(candidate); --less) {
-      Candidate other = candidate;
-      other.offload -= static_cast<double>(less) * kHundredth;
-      if (other.offload <= 0.0 || !complete(other)) {
-        continue;
+    const double as_it_is = choice.slowdown * candidate.samples_per_s;
+    for (int less = 1; less <= kStep && can_share(candidate); ++less) {
+      candidate.offload -= kHundredth;
+      if (candidate.offload <= 0.0 || !complete(candidate)) {
+        break;
       }
-      std::optional<MemoryPlan> plan = plan_of(other);
-      if (plan && plan->fits()) {
-        return choice_of(other, *std::move(plan), choice.slowdown * candidate.samples_per_s);
+      std::optional<MemoryPlan> plan = plan_of(candidate);
+      if (!plan || !plan->fits()) {
+        break;
       }
+      choice = choice_of(candidate, *std::move(plan), as_it_is);
     }
     return choice;
   }
