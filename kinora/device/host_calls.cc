@@ -168,6 +168,19 @@ void HostCalls::enqueue(std::function<void()> function) {
   }
 }
 
+size_t HostCalls::keep(std::function<void()> function) {
+  kept_.push_back([thread = thread_, function = std::move(function)] { thread->call(function); });
+  return kept_.size() - 1;
+}
+
+void HostCalls::enqueue_kept(size_t number) {
+  if (device_.is_cuda()) {
+    cuda::call_kept_on_host(device_, kept_[number]);
+  } else {
+    kept_[number]();
+  }
+}
+
 void HostCalls::check() const {
   thread_->check();
 }

@@ -27,6 +27,14 @@ void call_on_host(c10::Device device, std::function<void()> call) {
   (void)kept.release();  // the call's now
 }
 
+void call_kept_on_host(c10::Device device, const std::function<void()>& call) {
+  const c10::cuda::CUDAGuard guard(device);
+  KINORA_CUDA_CHECK(cudaLaunchHostFunc(
+      c10::cuda::getCurrentCUDAStream(device.index()),
+      [](void* data) { (*static_cast<const std::function<void()>*>(data))(); },
+      const_cast<std::function<void()>*>(&call)));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+}
+
 std::string bus_address(c10::Device device) {
   constexpr int kLength = 32;
   char address[kLength] = {};

@@ -10,6 +10,8 @@ namespace kinora::device::cuda {
 
 /// On the device's current stream. `call` must throw nothing.
 void call_on_host(c10::Device device, std::function<void()> call);
+/// Borrows it, also for the replays of a graph that this is recorded in.
+void call_kept_on_host(c10::Device device, const std::function<void()>& call);
 
 /// As the system names its devices: "0000:17:00.0".
 [[nodiscard]] std::string bus_address(c10::Device device);

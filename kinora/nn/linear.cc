@@ -54,6 +54,7 @@ ops::LinearWeights Linear::weights() const {
                              .weight_grad = weight.grad,
                              .bias_grad = bias.grad,
                              .number = number_};
+  weights.at_host = weight.at_host;
   if (update() != nullptr) {
     weights.updates = {update()->weights()};
     const bool has_room = weight.value.defined() && weight.value.stride(0) > weight.shape[1];

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kinora/nn/box.h"
+#include "kinora/ops/host_product.h"
 
 namespace kinora::ops {
 class BlockKernels;
@@ -63,6 +64,9 @@ struct Parameter {
   /// The compute copy: what forward reads. Undefined until materialised. While training a leaf that
   /// requires gradients.
   at::Tensor value;
+  /// Set: it stays in the host's memory, `value` is a tensor of the meta device, and its product is
+  /// made there (optim/held_weights.h).
+  ops::HostProduct at_host = {};
   /// fp32, same shape and order: a view of the gradient bucket that backward adds into. Undefined
   /// outside training, and where it is frozen.
   at::Tensor grad;

@@ -62,6 +62,34 @@ void call_hook(const BlockStack& stack, BucketMoment moment, const SlabGroup& gr
   }
 }
 
+/// Begins what the host multiplies, in the order in which it is used.
+void begin_host_products(const BlockStack& stack, const at::Tensor& silu_c) {
+  std::shared_ptr<HostProducts> products;
+  std::vector<size_t> numbers;
+  for (const LinearWeights& slab : stack.modulation) {
+    if (slab.at_host) {
+      products = slab.at_host.products;
+      numbers.push_back(slab.at_host.number);
+    }
+  }
+  if (products != nullptr) {
+    products->begin(numbers, silu_c);
+  }
+}
+
+/// out = silu_c W^T + b.
+void multiply(BlockKernels& kernels, const LinearWeights& slab, const at::Tensor& silu_c,
+              const at::Tensor& out) {
+  if (!slab.at_host) {
+    kernels.linear_into(silu_c, slab, out);
+    return;
+  }
+  out.copy_(slab.at_host.result());
+  if (slab.bias.defined()) {
+    out.add_(slab.bias);
+  }
+}
+
 /// Fills the group's columns of `vectors`; `silu_c` is typed_silu() of c.
 void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& group,
               const at::Tensor& silu_c, const at::Tensor& vectors) {
@@ -71,7 +99,7 @@ void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& g
     const LinearWeights& slab = stack.modulation[i];
     const int64_t count = slab.weight.size(0);
     const at::Tensor out = vectors.narrow(1, column, count);
-    kernels.linear_into(silu_c, slab, out);
+    multiply(kernels, slab, silu_c, out);
     if (!slab.updates.empty()) {
       at::Tensor(out).add_(raised(slab, low_of(slab, silu_c)));
     }
@@ -696,6 +724,8 @@ class ModulationBackward {
     int64_t column = group.column;
     for (size_t i = group.first; i < group.end; ++i) {
       const LinearWeights& slab = stack.modulation[i];
+      KINORA_CHECK(!slab.at_host, kInternal,
+                   "[block_stack] backward asks for a weight that stays in the host's memory");
       const int64_t count = slab.weight.size(0);
       const at::Tensor dy = typed.narrow(1, column - group.column, count);
       if (stack.overwrites_gradients) {
@@ -858,6 +888,7 @@ void start(Pass& pass, const StackInputs& inputs) {
   at::Tensor vectors = inputs.vectors.contiguous();
   if (inputs.condition.defined()) {
     pass.silu_c = typed_silu(pass.stack, inputs.condition);
+    begin_host_products(pass.stack, pass.silu_c);
     vectors = vectors_with(pass.groups, vectors);
   } else {
     pass.modulated = pass.groups.size();
@@ -999,6 +1030,7 @@ at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
   check_condition(stack, condition, vectors);
   const std::vector<SlabGroup> groups = slab_groups(stack);
   const at::Tensor silu_c = typed_silu(stack, condition);
+  begin_host_products(stack, silu_c);
   at::Tensor all = vectors_with(groups, vectors);
   const auto call_block = [&stack](BucketMoment moment, size_t block, const SlabGroup& group) {
     if (stack.hook && group.bucket < 0) {

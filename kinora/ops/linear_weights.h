@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kinora/ops/host_product.h"
+
 namespace kinora::ops {
 
 /// A low-rank update of some rows of a weight, and so of some columns of y (Hu et al. 2021, "LoRA",
@@ -40,6 +42,10 @@ struct LinearWeights {
   /// its rows, and rows below them. Parts have what is right beside them.
   int64_t free_columns = 0;
   int64_t free_rows = 0;
+
+  /// Set: `weight` has a shape and a type alone, and what it is multiplied with goes there. Only of
+  /// linears that modulate blocks (block_stack.h), where neither they nor their input are trained.
+  HostProduct at_host{};
 
   [[nodiscard]] bool has_room() const { return free_columns > 0 || free_rows > 0; }
 };

@@ -184,16 +184,21 @@ struct Bucket {
   bool owns_grad = true;
 };
 
+/// What is done with that which makes the vectors that modulate blocks, where it is not trained.
+enum class ModulationUse : uint8_t {
+  kBothWays,      ///< forward and backward read it: something that the vectors depend on is trained
+  kForward,       ///< forward alone
+  kHostProducts,  ///< likewise, in products of few vectors, which the host can make
+};
+
 /// How weights of linears and convolutions that are not trained are held (held_weights.h).
 struct HeldOptions {
   std::optional<kernels::WeightFormat> format = {};  ///< nothing: the compute type
   /// Share of them, in [0, 1], that lies in the host's memory, of each ring as much as its buckets
   /// compute: of what makes the vectors that modulate blocks first, then of the others, each that
-  /// of every n-th bucket.
+  /// of every n-th bucket. What the host multiplies comes before all others.
   double offload = 0.0;
-  /// Whether backward reads what makes these vectors: not where nothing that they depend on is
-  /// trained. Then it comes for forward alone.
-  bool modulation_in_backward = true;
+  ModulationUse modulation = ModulationUse::kBothWays;
   /// The model's, of which its hook is told by their numbers. What lies in those of rings is held.
   std::vector<nn::BucketSpec> buckets = {};
 

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/device/host_memory.h"
+#include "kinora/kernels/weight_product.h"
 
 namespace kinora::optim {
 namespace {
@@ -94,42 +96,65 @@ size_t ahead_in(size_t ring) {
   return is_of_modulation(ring) ? 2 : 1;
 }
 
+/// `amount` spread by `times`; what is more than one can have goes to the others.
+std::vector<double> spread(double amount, const std::vector<double>& most,
+                           const std::vector<double>& times) {
+  const size_t count = most.size();
+  std::vector<double> parts(count, 0.0);
+  for (size_t round = 0; round < count && amount > 0.0; ++round) {
+    const auto time_of = [&](size_t i) { return parts[i] < most[i] ? times[i] : 0.0; };
+    double all = 0.0;
+    for (size_t i = 0; i < count; ++i) {
+      all += time_of(i);
+    }
+    std::vector<double> more(count, 0.0);
+    for (size_t i = 0; i < count && all > 0.0; ++i) {
+      more[i] = std::min(amount * time_of(i) / all, most[i] - parts[i]);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      parts[i] += more[i];
+      amount -= more[i];
+    }
+  }
+  return parts;
+}
+
 /// Of each ring the share that lies in the host's memory, of elements by ring. Blocks take time by
 /// what is not modulation, and as much must come over the link in the time of one as in that of
 /// another.
-std::vector<double> shares_of(const std::vector<double>& elements, double offload) {
-  const size_t count = elements.size() / 2;
-  const auto all_of = [&](size_t i) { return elements[2 * i] + elements[2 * i + 1]; };
+/// @param stays  modulation does not come: the host multiplies, in that time.
+std::vector<double> shares_of(const std::vector<double>& elements, double offload, bool stays) {
+  std::vector<double> modulation;
+  std::vector<double> others;
+  std::vector<double> all;
+  std::vector<double> times;
   double left = 0.0;
-  for (const double of_ring : elements) {
-    left += offload * of_ring;
+  for (size_t i = 0; i < elements.size(); i += 2) {
+    modulation.push_back(elements[i]);
+    others.push_back(elements[i + 1]);
+    all.push_back(elements[i] + elements[i + 1]);
+    times.push_back(others.back() > 0.0 ? others.back() : modulation.back());
+    left += offload * all.back();
   }
-  std::vector<double> away(count, 0.0);
-  // Each by its time; what is more than a ring has goes to the others.
-  for (size_t round = 0; round < count && left > 0.0; ++round) {
-    double times = 0.0;
-    const auto time_of = [&](size_t i) {
-      const double own = elements[2 * i + 1] > 0.0 ? elements[2 * i + 1] : elements[2 * i];
-      return away[i] < all_of(i) ? own : 0.0;
-    };
-    for (size_t i = 0; i < count; ++i) {
-      times += time_of(i);
+  std::vector<double> of_modulation = spread(left, stays ? modulation : all, times);
+  std::vector<double> of_others;
+  if (stays) {
+    for (const double away : of_modulation) {
+      left -= away;
     }
-    std::vector<double> more(count, 0.0);
-    for (size_t i = 0; i < count && times > 0.0; ++i) {
-      more[i] = std::min(left * time_of(i) / times, all_of(i) - away[i]);
-    }
-    for (size_t i = 0; i < count; ++i) {
-      away[i] += more[i];
-      left -= more[i];
+    of_others = spread(left, others, times);
+  } else {
+    for (size_t i = 0; i < all.size(); ++i) {
+      const double away = of_modulation[i];
+      of_modulation[i] = std::min(away, modulation[i]);
+      of_others.push_back(away - of_modulation[i]);
     }
   }
+  const auto share = [](double part, double whole) { return whole > 0.0 ? part / whole : 0.0; };
   std::vector<double> shares;
-  for (size_t i = 0; i < count; ++i) {
-    const double of_modulation = std::min(away[i], elements[2 * i]);
-    shares.push_back(elements[2 * i] > 0.0 ? of_modulation / elements[2 * i] : 0.0);
-    shares.push_back(elements[2 * i + 1] > 0.0 ? (away[i] - of_modulation) / elements[2 * i + 1]
-                                               : 0.0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    shares.push_back(share(of_modulation[i], modulation[i]));
+    shares.push_back(share(of_others[i], others[i]));
   }
   return shares;
 }
@@ -139,7 +164,7 @@ std::vector<double> shares_of(const std::vector<double>& elements, double offloa
 HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
                          const HeldOptions& options, at::ScalarType compute_type, at::Device device,
                          bool train)
-    : format_(options.format), modulation_in_backward_(options.modulation_in_backward) {
+    : format_(options.format), modulation_(options.modulation) {
   std::vector<Plan> plans = plans_of(parameters, options, train);
   std::vector<double> elements;  // by ring
   for (const Plan& plan : plans) {
@@ -150,7 +175,7 @@ HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
                "[arena] the model's blocks have no weight that is frozen, so that none can lie in "
                "few bits or in the host's memory. Hint: finetune.lora.targets freezes all but "
                "low-rank updates");
-  const std::vector<double> shares = shares_of(elements, options.offload);
+  const std::vector<double> shares = shares_of(elements, options.offload, multiplies_at_host());
   rings_.resize(elements.size());
   std::vector<std::array<double, 2>> so_far(rings_.size());  // elements: all, those at the host
   std::vector<nn::Parameter*> owners;
@@ -164,6 +189,7 @@ HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
     all += size;
     const bool is_at_host = part.size > 0 && shares[part.ring] * all - away >= kAlmost * size;
     away += is_at_host ? size : 0.0;
+    part.stays = is_at_host && is_of_modulation(part.ring) && multiplies_at_host();
     part.first = weights_.size();
     if (format_ || is_at_host) {
       for (Weight& weight : weights) {
@@ -179,10 +205,19 @@ HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
     parts_.push_back(std::move(part));
   }
   make_rooms(options, compute_type, device, train);
+  const std::shared_ptr<ops::HostProducts> products = host_products(device);
+  size_t product = 0;
   for (const Part& part : parts_) {
     for (size_t i = part.first; i < part.end; ++i) {
       const Slot& slot = weights_[i].slot;
-      const at::Tensor& room = rooms_[part.room].wide;
+      if (part.stays) {
+        const device::NotCounted not_counted;  // in dry runs
+        owners[i]->value = at::empty(slot.shape, at::TensorOptions(at::kMeta).dtype(compute_type));
+        owners[i]->at_host = {.products = products, .number = product++};
+        in_room_.emplace_back();
+        continue;
+      }
+      const at::Tensor& room = rooms_[part.room];
       owners[i]->value = slot_view(room, slot).detach();
       in_room_.push_back(slot.room > 0 ? owners[i]->value
                                        : room.narrow(0, slot.offset, slot.numel));
@@ -192,6 +227,28 @@ HeldWeights::HeldWeights(const std::vector<nn::NamedParameter>& parameters,
 }
 
 HeldWeights::~HeldWeights() = default;
+
+bool HeldWeights::multiplies_at_host() const {
+  return modulation_ == ModulationUse::kHostProducts &&
+         (!format_ || kernels::has_product(*format_));
+}
+
+/// Those of all weights that stay at the host, in order; null: there are none.
+std::shared_ptr<ops::HostProducts> HeldWeights::host_products(at::Device device) const {
+  std::vector<ops::HostWeight> staying;
+  for (const Part& part : parts_) {
+    for (size_t i = part.first; i < part.end && part.stays; ++i) {
+      const Weight& weight = weights_[i];
+      const int64_t rows = weight.slot.shape.front();
+      staying.push_back({.rows = rows,
+                         .width = weight.slot.numel / rows,
+                         .plain = weight.plain,
+                         .codes = weight.codes});
+    }
+  }
+  return staying.empty() ? nullptr
+                         : std::make_shared<ops::HostProducts>(std::move(staying), device);
+}
 
 /// Makes what the weights of a bucket are held as.
 void HeldWeights::hold(Part& part, bool is_at_host, at::Device device, at::ScalarType type) {
@@ -234,44 +291,52 @@ void HeldWeights::make_rooms(const HeldOptions& options, at::ScalarType type, at
     const bool is_block = parts_[i].size > 0 && options.buckets[i / 2].is_block;
     are_blocks[parts_[i].ring] = are_blocks[parts_[i].ring] || is_block;
   }
-  std::vector<std::pair<int64_t, int64_t>> sizes;  // [room]: elements, bytes of codes
+  std::vector<int64_t> elements;  // [room]
+  std::vector<int64_t> bytes;     // [arrival]
   for (size_t number = 0; number < rings_.size(); ++number) {
     Ring& ring = rings_[number];
-    const bool outlives = train && is_of_modulation(number) && are_blocks[number];
-    const size_t turns = outlives && modulation_in_backward_ ? 2 : 1;  // of those in use
-    std::vector<size_t> near;
-    size_t seen = 0;
-    const auto room_of = [&sizes](std::vector<size_t>& rooms, size_t turn) {
-      if (turn == rooms.size()) {
-        rooms.push_back(sizes.size());
-        sizes.emplace_back(0, 0);
+    const bool outlives = train && is_of_modulation(number) && are_blocks[number] &&
+                          modulation_ == ModulationUse::kBothWays;
+    const size_t in_use = outlives ? 2 : 1;
+    // The next of `all`, whose sizes are `sizes`, which take turns; made where it is not there yet.
+    const auto next_of = [](std::vector<size_t>& all, std::vector<int64_t>& sizes, size_t turn) {
+      if (turn == all.size()) {
+        all.push_back(sizes.size());
+        sizes.push_back(0);
       }
-      return rooms[turn];
+      return all[turn];
     };
+    const auto enlarge = [](int64_t& size, int64_t least) { size = std::max(size, least); };
+    std::vector<size_t> rooms;
+    size_t seen = 0;
     for (size_t i = 0; i < parts_.size(); ++i) {
       Part& part = parts_[i];
-      if (part.ring != number || part.size == 0) {
+      if (part.ring != number || part.size == 0 || part.stays) {
         continue;
       }
-      const bool is_at_host = part.at_host.defined();
-      part.room = is_at_host ? room_of(ring.rooms, ring.at_host.size() % (turns + ahead_in(number)))
-                             : room_of(near, seen % turns);
-      auto& [elements, bytes] = sizes[part.room];
-      elements = std::max(elements, part.size);
-      if (is_at_host) {
+      const size_t turns = format_ ? in_use : in_use + ahead_in(number);  // of rooms
+      part.room = next_of(rooms, elements, seen++ % turns);
+      enlarge(elements[part.room], part.size);
+      if (part.at_host.defined()) {
+        const size_t places = format_ ? 1 + ahead_in(number) : turns;
+        part.arrival = next_of(ring.arrivals, bytes, ring.at_host.size() % places);
+        enlarge(bytes[part.arrival], part.at_host.numel());
         ring.at_host.push_back(i);
-        bytes = std::max(bytes, format_ ? part.at_host.numel() : 0);
-      } else {
-        ++seen;
       }
     }
   }
-  for (const auto& [elements, bytes] : sizes) {
-    const auto options_of_room = at::TensorOptions(device);
-    rooms_.push_back({.wide = at::empty({elements}, options_of_room.dtype(type)),
-                      .codes = at::empty({bytes}, options_of_room.dtype(at::kByte))});
+  for (const int64_t size : elements) {
+    rooms_.push_back(at::empty({size}, at::TensorOptions(device).dtype(type)));
   }
-  link_ = std::make_unique<device::SideStream>(device, rooms_.size());
+  arrivals_.resize(bytes.size());
+  for (const Part& part : parts_) {
+    at::Tensor& place = arrivals_.empty() ? rooms_.front() : arrivals_[part.arrival].bytes;
+    if (part.at_host.defined() && !part.stays && !place.defined()) {
+      place = format_ ? at::empty({bytes[part.arrival]}, at::TensorOptions(device).dtype(at::kByte))
+                      : rooms_[part.room].view(at::kByte);
+    }
+  }
+  link_ = std::make_unique<device::SideStream>(device, arrivals_.size());
 }
 
 int64_t HeldWeights::num_elements() const {
@@ -302,8 +367,11 @@ int64_t HeldWeights::host_bytes() const {
 
 int64_t HeldWeights::room_bytes() const {
   int64_t sum = 0;
-  for (const Room& room : rooms_) {
-    sum += static_cast<int64_t>(room.wide.nbytes() + room.codes.nbytes());
+  for (const at::Tensor& room : rooms_) {
+    sum += static_cast<int64_t>(room.nbytes());
+  }
+  for (const Arrival& arrival : arrivals_) {
+    sum += format_ ? arrival.bytes.numel() : 0;
   }
   return sum;
 }
@@ -342,10 +410,10 @@ ops::BucketHook HeldWeights::hook(ops::BucketHook next) {
   };
 }
 
-/// What graphs that were replayed since have left in the rooms is not known.
-void HeldWeights::forget_rooms(const Ring& ring) {
-  for (const size_t room : ring.rooms) {
-    rooms_[room].holds = false;
+/// What graphs that were replayed since have left there is not known.
+void HeldWeights::forget_arrivals(const Ring& ring) {
+  for (const size_t arrival : ring.arrivals) {
+    arrivals_[arrival].holds = false;
   }
 }
 
@@ -353,14 +421,15 @@ void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
   const Part& part = parts_[number];
   Ring& ring = rings_[part.ring];
   const bool forward = moment == ops::BucketMoment::kBeforeForward;
-  const bool reads = forward || (moment == ops::BucketMoment::kBeforeBackward &&
-                                 (modulation_in_backward_ || !is_of_modulation(part.ring)));
-  if (!reads) {
+  const bool reads =
+      forward || (moment == ops::BucketMoment::kBeforeBackward &&
+                  (modulation_ == ModulationUse::kBothWays || !is_of_modulation(part.ring)));
+  if (!reads || part.stays) {
     return;
   }
   if (forward) {
     if (static_cast<int64_t>(number) <= ring.last_forward && !ring.is_begun) {  // a new pass
-      forget_rooms(ring);
+      forget_arrivals(ring);
       for (size_t other = part.ring % 2; other < rings_.size(); other += 2) {
         rings_[other].is_begun = false;  // by a pass that did not come so far
       }
@@ -370,9 +439,10 @@ void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
   }
   if (part.at_host.defined()) {
     fetch_unless_there(number);
-    link_->wait(part.room);
-  } else {
-    widen(part, {});
+    link_->wait(part.arrival);
+  }
+  if (format_) {
+    widen(part);
   }
   // What comes next, which may be the first of another ring.
   const auto from = std::ranges::lower_bound(ring.at_host, number);
@@ -387,7 +457,7 @@ void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
       Ring& next = rings_[other];
       if (has_parts(next) && next.at_host.front() > number) {
         if (!next.is_begun) {
-          forget_rooms(next);
+          forget_arrivals(next);
           fetch(next.at_host.front());
         }
         next.is_begun = true;
@@ -410,38 +480,32 @@ void HeldWeights::prepare(ops::BucketMoment moment, size_t number) {
 }
 
 void HeldWeights::fetch_unless_there(size_t number) {
-  const Room& room = rooms_[parts_[number].room];
-  if (!room.holds || room.part != number) {
+  const Arrival& arrival = arrivals_[parts_[number].arrival];
+  if (!arrival.holds || arrival.part != number) {
     fetch(number);
   }
 }
 
-/// Brings a part from the host to its room, when all is done that the device was given.
+/// Brings a part from the host, when all is done that the device was given.
 void HeldWeights::fetch(size_t number) {
   const Part& part = parts_[number];
-  Room& room = rooms_[part.room];
-  room.part = number;
-  room.holds = true;
+  Arrival& arrival = arrivals_[part.arrival];
+  arrival.part = number;
+  arrival.holds = true;
   link_->run([&] {
-    const auto bytes = part.at_host.numel();
-    if (format_) {
-      const at::Tensor codes = room.codes.narrow(0, 0, bytes);
-      device::copy_bytes(part.at_host, codes);
-      widen(part, codes);
-    } else {
-      device::copy_bytes(part.at_host, room.wide.view(at::kByte).narrow(0, 0, bytes));
-    }
-    link_->mark(part.room);
+    device::copy_bytes(part.at_host, arrival.bytes.narrow(0, 0, part.at_host.numel()));
+    link_->mark(part.arrival);
   });
 }
 
-/// Writes what the codes of a part stand for to its room. `codes`: what came of those of the host;
-/// undefined: they are the device's own.
-void HeldWeights::widen(const Part& part, const at::Tensor& codes) const {
+/// Writes what the codes of a part stand for to its room.
+void HeldWeights::widen(const Part& part) const {
   int64_t begin = 0;
   for (size_t i = part.first; i < part.end; ++i) {
     const ops::QuantisedWeight& own = weights_[i].codes;
-    ops::dequantise(codes.defined() ? codes_at(own, codes, begin) : own, in_room_[i]);
+    ops::dequantise(
+        part.at_host.defined() ? codes_at(own, arrivals_[part.arrival].bytes, begin) : own,
+        in_room_[i]);
     begin += aligned(bytes_of(own));
   }
 }

@@ -13,6 +13,7 @@
 #include "kinora/nn/module.h"
 #include "kinora/nn/plan.h"
 #include "kinora/ops/bucket_hook.h"
+#include "kinora/ops/host_product.h"
 #include "kinora/ops/quantised_weight.h"
 #include "kinora/optim/arena.h"
 
@@ -25,11 +26,14 @@ namespace kinora::optim {
 /// in the host's memory, or both. While a bucket is used, its weights lie in a room of the compute
 /// type that the buckets of its ring take turns in. So the device holds codes, or nothing, and the
 /// rooms, those of modulation (what makes the vectors that modulate blocks) apart from the others:
-/// - of what it holds in codes one room a ring; two of modulation that backward reads, since
-///   backward of the block before begins when it is still read;
+/// - one a ring; two of modulation that backward reads, since backward of the block before begins
+///   when it is still read;
 /// - of what the host holds one more, since the next bucket comes over the link, on a stream of its
 ///   own, while this one is used; of modulation two more, since it is small, and must not wait for
-///   what is large.
+///   what is large. Codes arrive in places of their own, as many and one, and are widened when they
+///   are used.
+/// With ModulationUse::kHostProducts modulation of the host's has none of this: it is multiplied
+/// where it lies (ops/host_product.h), unless its codes have no product.
 /// The host never waits, and all of it can be recorded in CUDA graphs of whole passes.
 class HeldWeights {
  public:
@@ -72,10 +76,9 @@ class HeldWeights {
   [[nodiscard]] ops::BucketHook hook(ops::BucketHook next = {});
 
  private:
-  /// Where weights come to be used.
-  struct Room {
-    at::Tensor wide;   ///< of the compute type
-    at::Tensor codes;  ///< uint8: what the host holds in codes comes here first
+  /// Where parts of the host arrive: for codes a place of its own, else a room.
+  struct Arrival {
+    at::Tensor bytes;  ///< uint8
     size_t part = 0;   ///< whose, if `holds`
     bool holds = false;
   };
@@ -86,12 +89,14 @@ class HeldWeights {
     int64_t size = 0;    ///< elements of the room
     at::Tensor at_host;  ///< uint8: all that they are held as, in one piece; undefined: the device
     size_t ring = 0;
-    size_t room = 0;  ///< of rooms_
+    size_t room = 0;     ///< of rooms_
+    size_t arrival = 0;  ///< of arrivals_, if at_host
+    bool stays = false;  ///< at the host, which makes its products
   };
   /// Parts of the same kind that take turns: modulation of a ring of the model, or the others.
   struct Ring {
     std::vector<size_t> at_host;       ///< of parts_, in order
-    std::vector<size_t> rooms;         ///< of these
+    std::vector<size_t> arrivals;      ///< of these
     int64_t last_forward = INT64_MAX;  ///< part
     bool is_begun = false;             ///< the first part of the next pass is on its way
   };
@@ -105,22 +110,25 @@ class HeldWeights {
   [[nodiscard]] static std::vector<Plan> plans_of(const std::vector<nn::NamedParameter>& parameters,
                                                   const HeldOptions& options, bool train);
   void hold(Part& part, bool is_at_host, at::Device device, at::ScalarType type);
+  [[nodiscard]] bool multiplies_at_host() const;
+  [[nodiscard]] std::shared_ptr<ops::HostProducts> host_products(at::Device device) const;
   void make_rooms(const HeldOptions& options, at::ScalarType type, at::Device device, bool train);
-  void forget_rooms(const Ring& ring);
+  void forget_arrivals(const Ring& ring);
   void prepare(ops::BucketMoment moment, size_t number);
   void fetch(size_t number);
   void fetch_unless_there(size_t number);
-  void widen(const Part& part, const at::Tensor& codes) const;
+  void widen(const Part& part) const;
 
   std::optional<kernels::WeightFormat> format_;
   std::vector<Weight> weights_;
   std::vector<at::Tensor> in_room_;  // [weight]: its place there
   std::vector<Part> parts_;          // [2 x bucket of the model + whether it is not modulation]
   std::vector<Ring> rings_;          // [2 x ring of the model + whether it is not modulation]
-  std::vector<Room> rooms_;
+  std::vector<at::Tensor> rooms_;    // of the compute type
+  std::vector<Arrival> arrivals_;
   std::unordered_map<std::string, size_t> places_;
-  std::unique_ptr<device::SideStream> link_;  // a mark a room
-  bool modulation_in_backward_;
+  std::unique_ptr<device::SideStream> link_;  // a mark an arrival
+  ModulationUse modulation_;
 };
 
 /// The parameters and buckets without the weights that `held` has.

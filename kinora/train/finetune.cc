@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <unordered_map>
@@ -17,8 +18,10 @@
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
 #include "kinora/core/text.h"
+#include "kinora/inference/setup.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/inference/updates.h"
+#include "kinora/kernels/weight_product.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/diffusers_names.h"
 #include "kinora/nn/weight_layer.h"
@@ -270,6 +273,16 @@ bool trains_modulation(models::Model& model) {
     return !named.parameter->frozen &&
            (!in_blocks.contains(named.path) || optim::is_modulation(named.path));
   });
+}
+
+bool has_host_products(const RunConfig& config, int64_t data_ranks) {
+  // Each costs the cores as much again; the device, which takes as much longer a pass, has them for
+  // nothing.
+  constexpr int64_t kMostVectors = 8;
+  const std::optional<kernels::WeightFormat> format =
+      inference::format_of(config.finetune.frozen_weights);
+  return !config.deterministic && config.micro_batch(data_ranks) <= kMostVectors &&
+         (!format || kernels::has_product(*format));
 }
 
 std::string describe_finetuning(const RunConfig& config, nn::Module& model,

@@ -56,7 +56,7 @@ class BoostableModel : public Boostable {
 };
 
 BoosterOptions booster_options(const RunConfig& config, at::Device device, uint64_t seed,
-                               bool modulation_in_backward) {
+                               optim::ModulationUse modulation) {
   return {.plugin = config.plugin,
           .plugin_config = config.parallel,
           .precision = config.precision,
@@ -64,7 +64,7 @@ BoosterOptions booster_options(const RunConfig& config, at::Device device, uint6
           .use_fp8 = config.train.fp8,
           .frozen_weights = inference::format_of(config.finetune.frozen_weights),
           .frozen_offload = config.finetune.offload,
-          .modulation_in_backward = modulation_in_backward,
+          .modulation = modulation,
           .ema_decays = config.ema_decays,
           .device = device.is_cuda() ? DeviceChoice::kCuda : DeviceChoice::kCpu,
           .seed = seed,
@@ -78,10 +78,17 @@ std::unique_ptr<models::Model> prepared_model(const RunConfig& config, const par
   return model;
 }
 
-/// Whether backward reads what makes the vectors that modulate blocks. Where blocks run as modules,
-/// those that are computed again read it, whatever is trained.
-bool reads_modulation_in_backward(models::Model& model, const ops::BlockKernels* kernels) {
-  return kernels == nullptr || !kernels->has_head_rules() || trains_modulation(model);
+/// What is done with that which makes the vectors that modulate blocks. Where blocks run as
+/// modules, those that are computed again read it in backward, whatever is trained.
+optim::ModulationUse modulation_use(const RunConfig& config, models::Model& model,
+                                    const ops::BlockKernels* kernels, int64_t data_ranks,
+                                    at::Device device) {
+  if (kernels == nullptr || !kernels->has_head_rules() || trains_modulation(model)) {
+    return optim::ModulationUse::kBothWays;
+  }
+  return device::is_gpu(device) && has_host_products(config, data_ranks)
+             ? optim::ModulationUse::kHostProducts
+             : optim::ModulationUse::kForward;
 }
 
 /// Leaves this rank's stages of the model; null: it keeps all blocks.
@@ -106,7 +113,8 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
       schedule_(config.parallel.pp_schedule),
       kernels_(set_path(*model_, config, device)),
       boosted_(Booster(booster_options(config, device, seed,
-                                       reads_modulation_in_backward(*model_, kernels_.get())),
+                                       modulation_use(config, *model_, kernels_.get(),
+                                                      mesh.data_ranks(), device)),
                        mesh)
                    .boost(std::make_unique<BoostableModel>(*model_, kernels_.get()), config.optim,
                           config.lr)) {

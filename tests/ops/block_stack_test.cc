@@ -2,9 +2,12 @@
 // same with the kernels.
 #include "kinora/ops/block_stack.h"
 
+#include <ATen/ops/empty_like.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "kinora/ops/activations_aside.h"
@@ -55,6 +58,38 @@ TEST(OffloadedBlocksTest, LeaveTheFirstOthersToBeComputedAgain) {
 
 TEST(Fp8ActivationsTest, GradientsAreNearAndForwardIsTheSame) {
   expect_fp8_activations(at::kCPU);
+}
+
+// Also without biases, and where others lie between them.
+TEST(HostModulationTest, MakesTheSameVectors) {
+  constexpr int64_t kWidth = 32;
+  constexpr int64_t kVectors = 2;
+  BlockKernels kernels({}, at::kCPU, at::kFloat, /*deterministic=*/true);
+  BlockStack stack;
+  for (int64_t i = 0; i < 3; ++i) {
+    stack.blocks.push_back({.branches = {}, .num_vectors = kVectors});
+    LinearWeights slab;
+    slab.weight = normal({kVectors * kWidth, kWidth}, 10 + i);
+    slab.bias = i == 1 ? at::Tensor() : normal({kVectors * kWidth}, 20 + i);
+    stack.modulation.push_back(slab);
+    stack.modulation_buckets.push_back(i);
+  }
+  const at::Tensor condition = normal({5, kWidth}, 1);
+  const at::Tensor given = normal({5, 2 * kWidth}, 2);
+  const at::Tensor want = stack_vectors(kernels, stack, condition, given);
+  std::vector<HostWeight> at_host;
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    const at::Tensor& weight = stack.modulation[i].weight;
+    at_host.push_back({.rows = weight.size(0), .width = kWidth, .plain = weight, .codes = {}});
+  }
+  const auto products = std::make_shared<HostProducts>(std::move(at_host), at::kCPU);
+  for (const size_t i : {size_t{1}, size_t{2}}) {
+    LinearWeights& slab = stack.modulation[i];
+    slab.at_host = {.products = products, .number = i - 1};
+    slab.weight = at::empty_like(slab.weight, at::kMeta);
+  }
+  const at::Tensor got = stack_vectors(kernels, stack, condition, given);
+  EXPECT_LT(relative_error(got, want), tolerance::kOtherOrder);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,7 +1,9 @@
 #include "kinora/optim/held_weights.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
@@ -141,18 +143,23 @@ struct TwoRings {
 // Whatever passes came before: whole ones, some of forward alone, some that ended half-way.
 TEST(HeldWeightsTest, WeightsAreThereWhenTheyAreUsed) {
   using ops::BucketMoment;
-  for (const double offload : {0.1, 0.3, 0.5, 0.7, 1.0}) {
-    for (const bool in_backward : {true, false}) {
-      SCOPED_TRACE(testing::Message()
-                   << "offload " << offload << ", modulation in backward " << in_backward);
-      TwoRings model({.offload = offload, .modulation_in_backward = in_backward});
-      for (const size_t forward : {6, 6, 4, 6, 3, 2, 6}) {
-        model.overwrite_rooms();
-        for (size_t bucket = 0; bucket < forward; ++bucket) {
-          model.use(BucketMoment::kBeforeForward, bucket, true);
-        }
-        for (size_t bucket = forward; bucket-- > 0 && forward == 6;) {
-          model.use(BucketMoment::kBeforeBackward, bucket, in_backward);
+  const std::optional<kernels::WeightFormat> formats[] = {std::nullopt,
+                                                          kernels::WeightFormat::kInt8};
+  for (const auto& format : formats) {
+    for (const double offload : {0.1, 0.3, 0.5, 0.7, 1.0}) {
+      for (const ModulationUse use : {ModulationUse::kBothWays, ModulationUse::kForward}) {
+        const bool in_backward = use == ModulationUse::kBothWays;
+        SCOPED_TRACE(testing::Message() << "offload " << offload << ", modulation in backward "
+                                        << in_backward << ", in codes " << format.has_value());
+        TwoRings model({.format = format, .offload = offload, .modulation = use});
+        for (const size_t forward : {6, 6, 4, 6, 3, 2, 6}) {
+          model.overwrite_rooms();
+          for (size_t bucket = 0; bucket < forward; ++bucket) {
+            model.use(BucketMoment::kBeforeForward, bucket, true);
+          }
+          for (size_t bucket = forward; bucket-- > 0 && forward == 6;) {
+            model.use(BucketMoment::kBeforeBackward, bucket, in_backward);
+          }
         }
       }
     }
@@ -176,6 +183,45 @@ TEST(HeldWeightsTest, TheHostHasOfEachRingByItsTimeAndModulationFirst) {
   EXPECT_EQ(at_host(0.5), (std::array<int64_t, 4>{kFirst, 0, kSecond, 0}));
   EXPECT_EQ(at_host(0.5 + 1.0 / 6),
             (std::array<int64_t, 4>{kFirst, kFirst / 3, kSecond, kSecond / 3}));
+}
+
+// It has no room on the device.
+TEST(HeldWeightsTest, WhatTheHostMultipliesStaysThere) {
+  constexpr int64_t kFirst = 3 * 16 * 32;
+  constexpr int64_t kSecond = 3 * 8 * 32;
+  for (const bool in_codes : {false, true}) {
+    HeldOptions options{.offload = 0.5, .modulation = ModulationUse::kHostProducts};
+    if (in_codes) {
+      options.format = kernels::WeightFormat::kInt8;
+    }
+    const TwoRings model(options);
+    int64_t staying = 0;
+    for (size_t bucket = 0; bucket < model.paths.size(); ++bucket) {
+      const std::string& path = model.paths[bucket].front();
+      const nn::Parameter& parameter = *model.parameters[2 * bucket];
+      ASSERT_TRUE(parameter.at_host) << path;
+      EXPECT_TRUE(parameter.value.is_meta());
+      EXPECT_EQ(parameter.value.sizes(), at::IntArrayRef(parameter.shape));
+      staying += parameter.numel();
+      const at::Tensor x = at::randn({2, 32});
+      model.hook(ops::BucketMoment::kBeforeForward, static_cast<int64_t>(bucket));
+      parameter.at_host.products->begin({parameter.at_host.number}, x);
+      EXPECT_TRUE(at::allclose(parameter.at_host.result(),
+                               at::linear(x, model.held->value(path, at::kFloat)), 1e-5, 1e-5))
+          << path;
+      EXPECT_FALSE(model.parameters[2 * bucket + 1]->at_host);
+    }
+    EXPECT_EQ(staying, kFirst + kSecond);
+    // Codes of the device have a room a ring; what stays has none.
+    EXPECT_EQ(model.held->room_bytes(), in_codes ? (16 + 8) * 32 * 4 : 0);
+  }
+  // Codes without a product come over the link.
+  const TwoRings travelling({.format = kernels::WeightFormat::kNf4,
+                             .offload = 0.5,
+                             .modulation = ModulationUse::kHostProducts});
+  for (const auto& parameter : travelling.parameters) {
+    EXPECT_FALSE(parameter->at_host);
+  }
 }
 
 }  // namespace held_weights_test

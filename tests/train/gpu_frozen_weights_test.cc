@@ -61,5 +61,50 @@ TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
   }
 }
 
+// Where updates of attention alone are trained, the host makes what modulates blocks.
+TEST(GpuFrozenWeightsTest, GradientsAreTheSameWithModulationMadeByTheHost) {
+  if (!device::best_device().is_cuda()) {
+    GTEST_SKIP() << "there is no GPU";
+  }
+  device::configure_computation(0, /*deterministic=*/true);
+  for (const char* recompute : {"none", "block"}) {
+    for (const FrozenWeights frozen :
+         {FrozenWeights::kFull, FrozenWeights::kInt8, FrozenWeights::kFp8}) {
+      SCOPED_TRACE(std::string(recompute) + ", " + std::to_string(static_cast<int>(frozen)));
+      RunConfig config = tiny();
+      config.model.transformer.hidden = 64;
+      config.model.height = 16;
+      config.model.width = 16;
+      config.model = models::resolved(config.model);
+      config.precision = Precision::kBf16;
+      config.path = inference::Path::kFast;
+      config.train.recompute = recompute;
+      config.train.device = DeviceChoice::kCuda;
+      config.kernels.attention = ops::Switch::kOff;
+      config.finetune.lora.targets = {"*.attn.*"};
+      config.finetune.lora.rank = 8;
+      RunConfig at_host = config;
+      at_host.finetune.frozen_weights = frozen;
+      at_host.finetune.offload = 0.6;
+      TinyRun run(at_host, {}, device::best_device());
+      load_random(run, 0.05);
+      int64_t staying = 0;
+      for (const auto& [path, parameter] : run.trainable.model().named_parameters()) {
+        staying += parameter->at_host ? 1 : 0;
+      }
+      EXPECT_GT(staying, 0);
+      TinyRun full(config, {}, device::best_device());
+      load_values(run, full);
+      const auto got = gradients_of(run);
+      const auto want = gradients_of(full);
+      ASSERT_EQ(got.size(), want.size());
+      for (const auto& [path, gradient] : want) {
+        EXPECT_LT(ops::relative_error(got.at(path), gradient), tolerance::kWholeModelInBf16)
+            << path;
+      }
+    }
+  }
+}
+
 }  // namespace gpu_frozen_weights_test
 }  // namespace kinora::train

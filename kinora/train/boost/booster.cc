@@ -104,7 +104,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
                        .whole_gradients = !options.plugin_config.reduce_each_micro_batch},
           .held = {.format = options.frozen_weights,
                    .offload = options.frozen_offload,
-                   .modulation_in_backward = options.modulation_in_backward,
+                   .modulation = options.modulation,
                    .buckets = model_->buckets()},
           .tensor = mesh_.group(parallel::Axis::kTensor),
           .pipeline = mesh_.group(parallel::Axis::kPipeline)});

@@ -69,7 +69,7 @@ struct BoosterOptions {
   /// What frozen weights of blocks lie in, of Kinora's own models alone; nothing: `precision`.
   std::optional<kernels::WeightFormat> frozen_weights = {};
   double frozen_offload = 0.0;  ///< optim::HeldOptions::offload, of Kinora's own models alone
-  bool modulation_in_backward = true;  ///< optim::HeldOptions::modulation_in_backward, likewise
+  optim::ModulationUse modulation = optim::ModulationUse::kBothWays;  ///< likewise
   /// Of a torch::nn::Module, which layers the ranks of tp_size divide.
   std::vector<LayerRule> tensor_rules = {};
   std::vector<double> ema_decays = {};  ///< of averaged weights, at most 4

@@ -90,6 +90,11 @@ constexpr std::array<double, 21> kOffload = {0.0,  0.05, 0.1,  0.15, 0.2,  0.25,
                                              0.35, 0.4,  0.45, 0.5,  0.55, 0.6,  0.65,
                                              0.7,  0.75, 0.8,  0.85, 0.9,  0.95, 1.0};
 constexpr double kHundredth = 0.01;
+
+/// The nearest multiple of kHundredth.
+double in_hundredths(double share) {
+  return std::round(share / kHundredth) * kHundredth;
+}
 constexpr std::array<double, 5> kOffloadWeights = {0.0, 0.25, 0.5, 0.75, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
 constexpr int64_t kMostTensor = 8;
@@ -253,7 +258,8 @@ class Search {
       Candidate other = candidate;
       other.plan.first_blocks += change[0];
       other.plan.offloaded_blocks += change[1];
-      other.offload = candidate.offload + kHundredth * static_cast<double>(change[2]);
+      other.offload =
+          in_hundredths(candidate.offload + kHundredth * static_cast<double>(change[2]));
       const int64_t others = other.blocks - other.plan.first_blocks;
       const bool is_possible = other.plan.first_blocks >= 0 && others > 0 &&
                                other.plan.offloaded_blocks >= 0 &&
@@ -311,7 +317,7 @@ class Search {
     constexpr int kStep = 5;
     const double as_it_is = choice.slowdown * candidate.samples_per_s;
     for (int less = 1; less <= kStep && can_share(candidate); ++less) {
-      candidate.offload -= kHundredth;
+      candidate.offload = in_hundredths(candidate.offload - kHundredth);
       if (candidate.offload <= 0.0 || !complete(candidate)) {
         break;
       }

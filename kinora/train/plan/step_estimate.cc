@@ -40,6 +40,11 @@ constexpr double kBandwidthShare = 0.68;
 // Of the time that computation takes: what comes in pieces, each when the one before is used, does
 // not fill more of it.
 constexpr double kHidden = 0.8;
+// Of the time that weights and states take to come, however well it is hidden: Flux with low-rank
+// updates took 36 ms longer for 2.7 GB each way, DiT-XL/2 8 ms for 0.9 GB of 8-bit states.
+constexpr double kNotHidden = 0.3;
+// What 16 virtual cores of a Xeon read to multiply, and the link's copies move beside them.
+constexpr double kHostBytesPerS = 70e9;
 
 /// Forward and backward with recomputation, against those without: DiT-XL/2, 64 samples, on an H100
 /// (docs/planning.md): 647.6, 629.1, 585.8 and 529.3 samples/s.
@@ -263,8 +268,11 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
                ? (parameters * share + owned * far_weights) * weight_bytes / link
                : 0.0;
   };
-  const double forward_fetch_s = fetch_s(frozen);
   const double backward_fetch_s = fetch_s(std::max(0.0, frozen - forward_share_));
+  const bool stays = has_host_products(config, data_ranks);
+  const double forward_fetch_s = stays ? backward_fetch_s : fetch_s(frozen);
+  const double product_bytes =
+      stays ? parameters * std::min(frozen, forward_share_) * weight_bytes : 0.0;
   // Activations go in forward, while weights come, the link's other way; in backward both come, one
   // way, and gradients go. Each hides behind what its direction computes.
   const double activations_s = gpu_.host_bytes_per_s > 0.0
@@ -275,12 +283,19 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   constexpr double kShared = 2.5;
   const double hiding_s = in_backward ? micro_step_s - forward_s : forward_s;
   const double shared_s = in_backward && transfer_s > 0.0 ? kShared * activations_s : 0.0;
-  const double far_s = std::max(0.0, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
+  const double far_s =
+      std::max(kNotHidden * transfer_s, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
   const double sent_s = in_backward ? 0.0 : owned * far_weights * 4.0 / link;
   const double forward_link_s = std::max(forward_fetch_s, activations_s);
   const double backward_link_s = std::max(backward_fetch_s + activations_s, sent_s);
-  const double wait_s = std::max(0.0, forward_link_s / kHidden - forward_s) +
-                        std::max(0.0, backward_link_s / kHidden - (micro_step_s - forward_s));
+  const double host_s =
+      product_bytes > 0.0
+          ? (product_bytes + link * (forward_fetch_s + activations_s)) / kHostBytesPerS
+          : 0.0;
+  const double wait_s =
+      std::max(kNotHidden * (forward_fetch_s + backward_fetch_s),
+               std::max({0.0, forward_link_s / kHidden - forward_s, host_s - forward_s}) +
+                   std::max(0.0, backward_link_s / kHidden - (micro_step_s - forward_s)));
   StepCosts costs{.buckets = shares_,
                   .accumulation = passes,
                   .update_s = far_s + matrices_s + static_cast<double>(passes) * wait_s +

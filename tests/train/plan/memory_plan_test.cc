@@ -633,9 +633,14 @@ TEST(StepEstimateTest, IsNearWhatWasMeasuredOfWhatWaitsAtTheHost) {
   lora("elementwise", "0", "full", 355.6);
   lora("mlp", "0", "full", 378.7);
   lora("block", "0", "full", 434.0);
-  lora("mlp", "0.2", "full", 385.5);
-  lora("offload:29,block:20,mlp", "0.21", "full", 424.1);
-  lora("offload,block:14,mlp", "0.54", "fp8", 438.4);
+  lora("none", "0.27", "full", 353.0);
+  lora("none", "0.45", "full", 397.6);
+  lora("offload:30,block:2,mlp", "0.2", "full", 394.6);
+  lora("offload:18,block:20,mlp", "0.25", "full", 421.0);
+  lora("none", "0.27", "fp8", 323.2);
+  lora("none", "0.5", "fp8", 362.1);
+  lora("offload:30,mlp", "0.5", "fp8", 419.5);
+  lora("offload:27,block:6,mlp", "0.65", "fp8", 461.2);
   lora("offload:33,block:20,mlp", "0.82", "nf4", 423.1);
   const auto dit = [&](std::vector<std::string> overrides, double measured_ms) {
     overrides.insert(overrides.end(), {"train.global_batch=32", "train.micro_batch=32",
@@ -648,6 +653,12 @@ TEST(StepEstimateTest, IsNearWhatWasMeasuredOfWhatWaitsAtTheHost) {
   dit({"train.recompute=offload,block", "optim.offload=0.45", "optim.in_backward=true"}, 126.2);
   dit({"optim.moments=8bit", "optim.master=bf16", "optim.offload=0.65", "optim.in_backward=true"},
       60.6);
+  dit({"optim.moments=8bit", "optim.master=bf16", "train.recompute=mlp", "optim.offload=0.64",
+       "optim.in_backward=true"},
+      69.75);
+  dit({"optim.moments=8bit", "optim.master=bf16", "train.recompute=block:7,mlp",
+       "optim.in_backward=true"},
+      62.8);
 }
 
 TEST(PlanSearchTest, FindsWhatFitsTheFastestFirst) {
