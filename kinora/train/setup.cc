@@ -17,6 +17,7 @@
 #include "kinora/models/families.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/fp8.h"
+#include "kinora/train/recompute_plan.h"
 
 namespace kinora::train {
 

@@ -10,6 +10,7 @@
 
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
+#include "kinora/train/recompute_plan.h"
 #include "tests/error_of.h"
 #include "tests/places.h"
 
@@ -126,6 +127,13 @@ TEST(RunConfigTest, Recompute) {
   EXPECT_EQ(parse_recompute("offload,block:4,elementwise", 12),
             (RecomputePlan{Recompute::kElementwise, 4, 8}));
   EXPECT_EQ(parse_recompute("offload,block:12,mlp", 12), (RecomputePlan{Recompute::kMlp, 12, 0}));
+  for (const char* text : {"none", "mlp", "block", "block:3", "block:3,elementwise", "offload",
+                           "offload:5", "offload:5,block", "offload,block", "offload,block:4,mlp",
+                           "offload:3,block:4,elementwise"}) {
+    EXPECT_EQ(recompute_text(parse_recompute(text, 12), 12), text);
+  }
+  EXPECT_EQ(recompute_text(parse_recompute("offload:0,block:0", 12), 12), "none");
+  EXPECT_EQ(recompute_text(parse_recompute("block:12,mlp", 12), 12), "block");
   for (const char* wrong : {"offload:",
                             "offload:13",
                             "offload,",

@@ -14,6 +14,7 @@
 #include "kinora/parallel/tensor.h"
 #include "kinora/train/boost/booster_options.h"
 #include "kinora/train/plan/step_estimate.h"
+#include "kinora/train/recompute_plan.h"
 
 namespace kinora::train {
 namespace {
@@ -119,11 +120,6 @@ int64_t quarters_of(size_t quarters, int64_t blocks) {
   return blocks * static_cast<int64_t>(quarters) / kQuarters;
 }
 
-/// Blocks that can wait at the host.
-int64_t others_of(const RecomputePlan& plan, int64_t blocks) {
-  return plan.first_blocks == blocks ? blocks : blocks - plan.first_blocks;
-}
-
 /// Each takes less memory than the one before. activations: quarters of the blocks whose own wait
 /// at the host, of those that are not computed again whole, unless all are.
 RecomputePlan plan_with(size_t recompute, size_t activations, int64_t blocks) {
@@ -136,24 +132,6 @@ RecomputePlan plan_with(size_t recompute, size_t activations, int64_t blocks) {
   }
   plan.offloaded_blocks = quarters_of(activations, others_of(plan, blocks));
   return plan;
-}
-
-/// What parse_recompute() makes `plan` of.
-std::string recompute_text(const RecomputePlan& plan, int64_t blocks) {
-  constexpr std::array<const char*, 3> kOfAll = {"none", "elementwise", "mlp"};
-  std::string text;
-  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ",") + part; };
-  const auto add_count = [&add](const char* name, int64_t count, int64_t all) {
-    if (count > 0) {
-      add(name + (count == all ? "" : ":" + std::to_string(count)));
-    }
-  };
-  add_count("offload", plan.offloaded_blocks, others_of(plan, blocks));
-  add_count("block", plan.first_blocks, blocks);
-  if (plan.level != ops::Recompute::kNone || text.empty()) {
-    add(kOfAll.at(static_cast<size_t>(plan.level)));
-  }
-  return text;
 }
 
 class Search {

@@ -20,6 +20,7 @@
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/tensor.h"
 #include "kinora/train/finetune.h"
+#include "kinora/train/recompute_plan.h"
 
 namespace kinora::train {
 namespace {

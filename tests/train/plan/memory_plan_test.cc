@@ -17,6 +17,7 @@
 #include "kinora/train/plan/gpu_facts.h"
 #include "kinora/train/plan/plan_search.h"
 #include "kinora/train/plan/step_estimate.h"
+#include "kinora/train/recompute_plan.h"
 #include "kinora/train/setup.h"
 #include "kinora/train/trainable.h"
 #include "kinora/train/training_step.h"
