@@ -115,6 +115,11 @@ void check_lists(const UnetConfig& own) {
                  "[unet] model.unet.heads must divide the channels of their level, got ",
                  own.heads[level], " for ", own.channels[level]);
   }
+  KINORA_CHECK(
+      own.channels.front() / 2 > own.time_shift, kConfig,
+      "[unet] model.unet.channels must begin with 4 or more where model.unet.time_shift is "
+      "1, got ",
+      own.channels.front());
 }
 
 /// Of a U-Net that attends to places alone.

@@ -512,6 +512,13 @@ TEST(UnetSizesTest, WhatDoesNotFitIsRefused) {
               HasSubstr("heads must divide the channels of their level, got 7 for 1280"));
   EXPECT_THAT(refusal([](ModelConfig& config) { config.unet.norm_groups = 48; }),
               HasSubstr("multiples of norm_groups = 48, got 320"));
+  EXPECT_THAT(refusal([](ModelConfig& config) {
+                config.unet.norm_groups = 1;
+                config.unet.channels.front() = 2;
+                config.unet.heads.front() = 1;
+                config.unet.time_shift = 1;
+              }),
+              HasSubstr("must begin with 4 or more where model.unet.time_shift is 1, got 2"));
   EXPECT_THAT(refusal([](ModelConfig& config) { config.height = 4; }),
               HasSubstr("at least 8 for 4 levels, got 4 x 64"));
   EXPECT_THAT(refusal([](ModelConfig& config) { config.transformer.depth = 12; }),
