@@ -10,6 +10,25 @@ namespace gpu_frozen_weights_test {
 
 using inference::FrozenWeights;
 
+/// A tiny model of sizes that kernels have, on the fast path.
+RunConfig of_kernels(const std::string& family, const char* recompute) {
+  RunConfig config = family == "dit" ? tiny() : tiny_unet();
+  if (family == "dit") {
+    config.model.transformer.hidden = 64;
+  } else {
+    models::set_small_network(config.model, 0, 64, 2);
+  }
+  config.model.height = 16;
+  config.model.width = 16;
+  config.model = models::resolved(config.model);
+  config.precision = Precision::kBf16;
+  config.path = inference::Path::kFast;
+  config.train.recompute = recompute;
+  config.train.device = DeviceChoice::kCuda;
+  config.kernels.attention = ops::Switch::kOff;  // else chosen by timing, for each model anew
+  return config;
+}
+
 // On a GPU the fast path computes updates inside of the products, with room beside the weights: of
 // ranks that kernels have, of queries, keys and values joined, and of what is computed again.
 TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
@@ -26,20 +45,7 @@ TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
                                             {FrozenWeights::kFull, 0.5},
                                             {FrozenWeights::kFull, 1.0}}) {
         SCOPED_TRACE(family + ", " + recompute + ", " + std::to_string(offload));
-        RunConfig config = family == "dit" ? tiny() : tiny_unet();
-        if (family == "dit") {
-          config.model.transformer.hidden = 64;
-        } else {
-          models::set_small_network(config.model, 0, 64, 2);
-        }
-        config.model.height = 16;
-        config.model.width = 16;
-        config.model = models::resolved(config.model);
-        config.precision = Precision::kBf16;
-        config.path = inference::Path::kFast;
-        config.train.recompute = recompute;
-        config.train.device = DeviceChoice::kCuda;
-        config.kernels.attention = ops::Switch::kOff;  // else chosen by timing, for each model anew
+        RunConfig config = of_kernels(family, recompute);
         config.finetune.lora.targets = {"*blocks.*"};
         config.finetune.lora.rank = 8;
         RunConfig few_bits = config;
@@ -71,16 +77,7 @@ TEST(GpuFrozenWeightsTest, GradientsAreTheSameWithModulationMadeByTheHost) {
     for (const FrozenWeights frozen :
          {FrozenWeights::kFull, FrozenWeights::kInt8, FrozenWeights::kFp8}) {
       SCOPED_TRACE(std::string(recompute) + ", " + std::to_string(static_cast<int>(frozen)));
-      RunConfig config = tiny();
-      config.model.transformer.hidden = 64;
-      config.model.height = 16;
-      config.model.width = 16;
-      config.model = models::resolved(config.model);
-      config.precision = Precision::kBf16;
-      config.path = inference::Path::kFast;
-      config.train.recompute = recompute;
-      config.train.device = DeviceChoice::kCuda;
-      config.kernels.attention = ops::Switch::kOff;
+      RunConfig config = of_kernels("dit", recompute);
       config.finetune.lora.targets = {"*.attn.*"};
       config.finetune.lora.rank = 8;
       RunConfig at_host = config;
