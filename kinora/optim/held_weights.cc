@@ -330,11 +330,12 @@ void HeldWeights::make_rooms(const HeldOptions& options, at::ScalarType type, at
   }
   arrivals_.resize(bytes.size());
   for (const Part& part : parts_) {
-    at::Tensor& place = arrivals_.empty() ? rooms_.front() : arrivals_[part.arrival].bytes;
-    if (part.at_host.defined() && !part.stays && !place.defined()) {
-      place = format_ ? at::empty({bytes[part.arrival]}, at::TensorOptions(device).dtype(at::kByte))
-                      : rooms_[part.room].view(at::kByte);
+    if (!part.at_host.defined() || part.stays || arrivals_[part.arrival].bytes.defined()) {
+      continue;
     }
+    arrivals_[part.arrival].bytes =
+        format_ ? at::empty({bytes[part.arrival]}, at::TensorOptions(device).dtype(at::kByte))
+                : rooms_[part.room].view(at::kByte);
   }
   link_ = std::make_unique<device::SideStream>(device, arrivals_.size());
 }
