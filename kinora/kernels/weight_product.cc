@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/kernels/simd.h"
@@ -29,6 +28,11 @@ constexpr int64_t kMostVectors = 2;
 constexpr int64_t kAhead = 4096;
 
 using Block = Floats[kSums];
+
+/// A vector of `in` with zeros behind it to whole blocks.
+constexpr int64_t padded(int64_t width) {
+  return (width + kBlock - 1) / kBlock * kBlock;
+}
 
 [[gnu::always_inline]] inline void load(const void* from, Floats& numbers) {
   std::memcpy(&numbers, from, sizeof(numbers));
@@ -123,18 +127,18 @@ struct ProductBody {
                                          const float* in, int64_t first, int64_t end, float* out,
                                          int64_t rows) {
     const int64_t whole = width / kBlock * kBlock;
-    const int64_t padded = (width + kBlock - 1) / kBlock * kBlock;
+    const int64_t stride = padded(width);
     for (int64_t r = first; r < end; ++r) {
       const Element* row = weight + r * width;
       Block sums[kVectors] = {};
       for (int64_t i = 0; i < whole; i += kBlock) {
         __builtin_prefetch(reinterpret_cast<const char*>(row + i) + kAhead);
-        add(row + i, in + i, padded, sums);
+        add(row + i, in + i, stride, sums);
       }
       if (whole < width) {
         Element rest[kBlock] = {};
         std::copy(row + whole, row + width, rest);
-        add(rest, in + whole, padded, sums);
+        add(rest, in + whole, stride, sums);
       }
       const float scale = scales == nullptr ? 1.0F : scales[r];
       for (int64_t v = 0; v < kVectors; ++v) {
@@ -165,16 +169,16 @@ struct ProductBody {
 /// Vectors in the order in which Row reads elements, raised, and with zeros behind them to whole
 /// blocks.
 template <typename Row>
-std::vector<float> in_order_of_row(const WeightProduct& call) {
+std::vector<float> in_order_of_row(const WeightProduct& call, const float* in) {
   constexpr int64_t kInWord = sizeof(uint32_t) / sizeof(typename Row::Element);
   constexpr int64_t kTogether = kInWord * kEight;
-  const int64_t padded = (call.width + kBlock - 1) / kBlock * kBlock;
-  std::vector<float> ordered(static_cast<size_t>(call.num_vectors * padded));
+  const int64_t stride = padded(call.width);
+  std::vector<float> ordered(static_cast<size_t>(call.num_vectors * stride));
   for (int64_t v = 0; v < call.num_vectors; ++v) {
     for (int64_t i = 0; i < call.width; ++i) {
       const int64_t own = i % kTogether;
       const int64_t place = i - own + own % kInWord * kEight + own / kInWord;
-      ordered[static_cast<size_t>(v * padded + place)] = call.in[v * call.width + i] * Row::kRaise;
+      ordered[static_cast<size_t>(v * stride + place)] = in[v * call.width + i] * Row::kRaise;
     }
   }
   return ordered;
@@ -183,16 +187,14 @@ std::vector<float> in_order_of_row(const WeightProduct& call) {
 template <typename Row, int64_t kVectors>
 void multiply(const WeightProduct& call, const void* weight, const float* scales,
               const std::vector<float>& in, int64_t vector, int64_t first, int64_t end) {
-  const auto padded = static_cast<int64_t>(in.size()) / call.num_vectors;
   run_simd<ProductBody<Row, kVectors>>(static_cast<const typename Row::Element*>(weight), scales,
-                                       call.width, in.data() + vector * padded, first, end,
-                                       call.out + vector * call.rows, call.rows);
+                                       call.width, in.data() + vector * padded(call.width), first,
+                                       end, call.out + vector * call.rows, call.rows);
 }
 
 template <typename Row>
-void multiply_all(const WeightProduct& call, const void* weight, const float* scales, int64_t first,
-                  int64_t end) {
-  const std::vector<float> in = in_order_of_row<Row>(call);
+void multiply_all(const WeightProduct& call, const void* weight, const float* scales,
+                  const std::vector<float>& in, int64_t first, int64_t end) {
   int64_t vector = 0;
   for (; vector + kMostVectors <= call.num_vectors; vector += kMostVectors) {
     multiply<Row, kMostVectors>(call, weight, scales, in, vector, first, end);
@@ -202,27 +204,41 @@ void multiply_all(const WeightProduct& call, const void* weight, const float* sc
   }
 }
 
-}  // namespace
-
-void multiply_weight(const WeightProduct& call, int64_t first, int64_t end) {
+/// body(Row) with that which reads the weight.
+template <typename Body>
+auto with_row(const WeightProduct& call, const Body& body) {
   if (call.weight == nullptr) {
     const WeightCodes& codes = call.codes;
     KINORA_CHECK(has_product(codes.format) && codes.group == call.width, kInternal,
                  "[kernels] codes of ", name_of(codes.format), " have no product");
-    return codes.format == WeightFormat::kInt8
-               ? multiply_all<Int8Row>(call, codes.codes, codes.scales, first, end)
-               : multiply_all<Fp8Row>(call, codes.codes, codes.scales, first, end);
+    return codes.format == WeightFormat::kInt8 ? body(Int8Row{}) : body(Fp8Row{});
   }
   switch (call.type) {
     case DType::kF32:
-      return multiply_all<FloatRow>(call, call.weight, nullptr, first, end);
+      return body(FloatRow{});
     case DType::kBF16:
-      return multiply_all<Bf16Row>(call, call.weight, nullptr, first, end);
+      return body(Bf16Row{});
     case DType::kF16:
-      return multiply_all<Fp16Row>(call, call.weight, nullptr, first, end);
+      return body(Fp16Row{});
     default:
       KINORA_UNREACHABLE("[kernels] a weight of ", to_string(call.type), " has no product");
   }
+}
+
+}  // namespace
+
+std::vector<float> in_order_of_weight(const WeightProduct& call, const float* in) {
+  return with_row(call, [&]<typename Row>(Row /*row*/) { return in_order_of_row<Row>(call, in); });
+}
+
+void multiply_weight(const WeightProduct& call, const std::vector<float>& ordered, int64_t first,
+                     int64_t end) {
+  const bool is_plain = call.weight != nullptr;
+  const void* weight = is_plain ? call.weight : call.codes.codes;
+  const float* scales = is_plain ? nullptr : call.codes.scales;
+  with_row(call, [&]<typename Row>(Row /*row*/) {
+    multiply_all<Row>(call, weight, scales, ordered, first, end);
+  });
 }
 
 }  // namespace kinora::kernels

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kinora/core/dtype.h"
 #include "kinora/kernels/weight_codes.h"
@@ -16,8 +17,7 @@ struct WeightProduct {
   const void* weight = nullptr;  ///< contiguous; null: the weight is `codes`
   WeightCodes codes{};           ///< of a format that has_product, a scale a row
   int64_t num_vectors = 0;
-  const float* in = nullptr;  ///< [num_vectors, width]
-  float* out = nullptr;       ///< [num_vectors, rows]
+  float* out = nullptr;  ///< [num_vectors, rows]
 };
 
 /// Whether products read such codes: kNf4 is faster brought to where it is multiplied in 16 bits.
@@ -25,8 +25,14 @@ struct WeightProduct {
   return format != WeightFormat::kNf4;
 }
 
-/// out[v, r] = sum over c of in[v, c] weight[r, c] for the rows [first, end), in fp32. The same
-/// bits by whatever instructions, and whatever rows and vectors are computed together.
-void multiply_weight(const WeightProduct& call, int64_t first, int64_t end);
+/// `in` [num_vectors, width] as multiply_weight() reads it.
+[[nodiscard]] std::vector<float> in_order_of_weight(const WeightProduct& call, const float* in);
+
+/// out[v, r] = sum over c of in[v, c] weight[r, c] for the rows [first, end), in fp32, of weights
+/// that are finite. The same bits by whatever instructions, and whatever rows and vectors are
+/// computed together.
+/// @param ordered  in_order_of_weight() of `in`.
+void multiply_weight(const WeightProduct& call, const std::vector<float>& ordered, int64_t first,
+                     int64_t end);
 
 }  // namespace kinora::kernels

@@ -16,15 +16,16 @@ namespace kinora::ops {
 namespace {
 
 /// Threads take parts as they get on: one whose core has something else to do delays nobody.
-void multiply(const kernels::WeightProduct& call) {
+void multiply(const kernels::WeightProduct& call, const float* in) {
   constexpr int64_t kElements = 1 << 16;  // of a part, at least
   const int64_t rows = std::max<int64_t>(kElements / call.width, 1);
   const int64_t parts = (call.rows + rows - 1) / rows;
+  const std::vector<float> ordered = kernels::in_order_of_weight(call, in);
   std::atomic<int64_t> next = 0;
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), parts);
   at::parallel_for(0, threads, 1, [&](int64_t /*first*/, int64_t /*end*/) {
     for (int64_t part = next++; part < parts; part = next++) {
-      kernels::multiply_weight(call, part * rows, std::min((part + 1) * rows, call.rows));
+      kernels::multiply_weight(call, ordered, part * rows, std::min((part + 1) * rows, call.rows));
     }
   });
 }
@@ -53,7 +54,6 @@ HostProducts::Call HostProducts::make_call(const HostWeight& weight, const at::T
   kernels::WeightProduct product{.rows = weight.rows,
                                  .width = weight.width,
                                  .num_vectors = num_vectors,
-                                 .in = device::seen_by_host(in).const_data_ptr<float>(),
                                  .out = device::seen_by_host(call.out).data_ptr<float>()};
   if (weight.plain.defined()) {
     product.type = device::dtype_of(weight.plain.scalar_type());
@@ -65,7 +65,8 @@ HostProducts::Call HostProducts::make_call(const HostWeight& weight, const at::T
                      .codes = device::seen_by_host(weight.codes.codes).data_ptr<uint8_t>(),
                      .scales = device::seen_by_host(weight.codes.scales).data_ptr<float>()};
   }
-  call.kept = calls_->keep([product] { multiply(product); });
+  const auto* values = device::seen_by_host(in).const_data_ptr<float>();
+  call.kept = calls_->keep([product, values] { multiply(product, values); });
   return call;
 }
 

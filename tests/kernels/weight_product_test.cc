@@ -21,10 +21,10 @@ void expect_products(WeightProduct call, const std::vector<float>& weight) {
   std::vector<float> out(static_cast<size_t>(kVectors * kRows), -1.0F);
   call.rows = kRows;
   call.num_vectors = kVectors;
-  call.in = in.data();
   call.out = out.data();
-  multiply_weight(call, 0, 3);
-  multiply_weight(call, 3, kRows);
+  const std::vector<float> ordered = in_order_of_weight(call, in.data());
+  multiply_weight(call, ordered, 0, 3);
+  multiply_weight(call, ordered, 3, kRows);
   for (int64_t v = 0; v < kVectors; ++v) {
     for (int64_t row = 0; row < kRows; ++row) {
       double sum = 0.0;
@@ -41,9 +41,8 @@ void expect_products(WeightProduct call, const std::vector<float>& weight) {
     WeightProduct alone = call;
     std::vector<float> own(static_cast<size_t>(kRows));
     alone.num_vectors = 1;
-    alone.in = in.data() + v * call.width;
     alone.out = own.data();
-    multiply_weight(alone, 0, kRows);
+    multiply_weight(alone, in_order_of_weight(alone, in.data() + v * call.width), 0, kRows);
     EXPECT_EQ(own, std::vector<float>(out.begin() + v * kRows, out.begin() + (v + 1) * kRows));
   }
 }
