@@ -1,7 +1,9 @@
 // kinora bench train | ablate | buckets | sample | pipeline | simulate CONFIG [key=value ...],
 // kinora bench decode | sequence
 
+#include <filesystem>
 #include <iostream>
+#include <optional>
 #include <utility>
 
 #include "apps/kinora/bench_report.h"
@@ -11,7 +13,9 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/device/device.h"
+#include "kinora/device/gpu_profile.h"
 #include "kinora/inference/setup.h"
+#include "kinora/io/file.h"
 
 namespace kinora::apps {
 namespace {
@@ -21,6 +25,9 @@ train::RunConfig config_of(const BenchArguments& arguments) {
   // Before minutes are spent on the figures that come first.
   KINORA_CHECK(!arguments.profile || inference::choose_device(config.train.device).is_cuda(),
                kConfig, "[bench] --profile traces a GPU, but this recipe computes on the CPU");
+  const std::filesystem::path folder = std::filesystem::path(arguments.trace).parent_path();
+  KINORA_CHECK(folder.empty() || std::filesystem::is_directory(folder), kIo,
+               "[bench] --trace wants a file in a folder that is there, got ", arguments.trace);
   return config;
 }
 
@@ -34,6 +41,14 @@ train::RunConfig sampling_config_of(const BenchArguments& arguments) {
     config.sample.sampling.guidance = arguments.guidance;
   }
   return config;
+}
+
+/// The whole trace where --trace wants it.
+void write_trace(const BenchArguments& arguments, const std::optional<device::GpuRecords>& trace) {
+  if (!arguments.trace.empty() && trace) {
+    io::write_file_atomic(arguments.trace, device::chrome_trace(*trace, /*rank=*/0));
+    log_info("[bench] wrote ", arguments.trace);
+  }
 }
 
 /// Not while a benchmark holds the device's memory.
@@ -61,19 +76,21 @@ int bench_train(const BenchArguments& arguments) {
   const train::DeviceCeilings ceilings = ceilings_of(config);
   if (arguments.json) {
     Json json = to_json(result, config.train.global_batch, ceilings);
-    if (result.profile) {
-      json["profile"] = to_json(*result.profile, arguments.step.steps);
+    if (result.trace) {
+      json["profile"] = to_json(device::profile_of(*result.trace), arguments.step.steps);
     }
     std::cout << json.dump() << '\n';
+    write_trace(arguments, result.trace);
     return 0;
   }
   print(std::cout, result, arguments.step.steps, config.train.global_batch, ceilings);
-  if (result.profile) {
-    print(std::cout, *result.profile, arguments.step.steps, "step");
+  if (result.trace) {
+    print(std::cout, device::profile_of(*result.trace), arguments.step.steps, "step");
     for (const std::string& product : result.products) {
       std::cout << "  " << product << '\n';
     }
   }
+  write_trace(arguments, result.trace);
   return 0;
 }
 
@@ -144,16 +161,18 @@ int bench_sample(const BenchArguments& arguments) {
   const train::DeviceCeilings ceilings = ceilings_of(config);
   if (arguments.json) {
     Json json = to_json(result, arguments.sample.batch, ceilings);
-    if (result.profile) {
-      json["profile"] = to_json(*result.profile, 1);
+    if (result.trace) {
+      json["profile"] = to_json(device::profile_of(*result.trace), 1);
     }
     std::cout << json.dump() << '\n';
+    write_trace(arguments, result.trace);
     return 0;
   }
   print(std::cout, result, arguments.sample.batch, arguments.sample.repeats, ceilings);
-  if (result.profile) {
-    print(std::cout, *result.profile, 1, "run");
+  if (result.trace) {
+    print(std::cout, device::profile_of(*result.trace), 1, "run");
   }
+  write_trace(arguments, result.trace);
   return 0;
 }
 
@@ -164,16 +183,18 @@ int bench_pipeline(const BenchArguments& arguments) {
       train::benchmark_pipeline(sampling_config_of(arguments), options);
   if (arguments.json) {
     Json json = to_json(result, options);
-    if (result.profile) {
-      json["profile"] = to_json(*result.profile, 1);
+    if (result.trace) {
+      json["profile"] = to_json(device::profile_of(*result.trace), 1);
     }
     std::cout << json.dump() << '\n';
+    write_trace(arguments, result.trace);
     return 0;
   }
   print(std::cout, result, options);
-  if (result.profile) {
-    print(std::cout, *result.profile, 1, "run");
+  if (result.trace) {
+    print(std::cout, device::profile_of(*result.trace), 1, "run");
   }
+  write_trace(arguments, result.trace);
   return 0;
 }
 

@@ -47,8 +47,8 @@ int run(const BenchTextArguments& arguments) {
       json["stream_bytes_per_s"] = result.stream_bytes_per_s;
     }
     json["checksum"] = result.checksum;
-    if (result.profile) {
-      json["profile"] = to_json(*result.profile, 1);
+    if (result.trace) {
+      json["profile"] = to_json(device::profile_of(*result.trace), 1);
     }
     std::cout << json.dump() << '\n';
     return 0;
@@ -65,8 +65,8 @@ int run(const BenchTextArguments& arguments) {
               << result.copy_bytes_per_s / 1e9 << " GB/s\n";
   }
   std::cout << "checksum " << result.checksum << '\n';
-  if (result.profile) {
-    print(std::cout, *result.profile, 1, "run");
+  if (result.trace) {
+    print(std::cout, device::profile_of(*result.trace), 1, "run");
   }
   return 0;
 }

@@ -200,6 +200,7 @@ TEST_F(BenchTest, ProfileNeedsAGpu) {
     expect_refusal(bench(command, {"--profile"}), "--profile traces a GPU");
   }
   expect_refusal(bench("ablate", {"--profile"}), "--profile");
+  expect_refusal(bench("train", {"--trace", "trace.json"}), "--trace requires --profile");
 }
 
 TEST_F(BenchTest, WrongArgumentsAreRefused) {

@@ -126,8 +126,8 @@ TEST_F(GpuTraceTest, FiftyTrainingStepsNeverWaitForTheDevice) {
       benchmark_step(small_dit(), {.warmup = 5, .steps = kSteps, .profile = true});
   ASSERT_TRUE(result.fast_path) << result.kernels;
   ASSERT_TRUE(result.graphs) << result.kernels;
-  ASSERT_TRUE(result.profile.has_value());
-  const device::GpuProfile& profile = *result.profile;
+  ASSERT_TRUE(result.trace.has_value());
+  const device::GpuProfile profile = device::profile_of(*result.trace);
   EXPECT_EQ(profile.synchronise_calls, 0) << waits_of(profile);
   EXPECT_EQ(profile.device_to_host_copies, 0);
   EXPECT_EQ(profile.pageable_copies, 0);
@@ -158,9 +158,9 @@ TEST_F(GpuTraceTest, SamplingIsMeasured) {
   const SampleBenchmark result =
       benchmark_sample(config, {.batch = 4, .warmup = 2, .repeats = 3, .profile = true});
   EXPECT_GT(result.samples_per_s, 0.0);
-  ASSERT_TRUE(result.profile.has_value());
-  EXPECT_GE(launches_of(*result.profile, device::KernelClass::kGemm), 10 * 2 * 4);
-  EXPECT_EQ(result.profile->dropped, 0);
+  ASSERT_TRUE(result.trace.has_value());
+  EXPECT_GE(launches_of(device::profile_of(*result.trace), device::KernelClass::kGemm), 10 * 2 * 4);
+  EXPECT_EQ(result.trace->dropped, 0);
 }
 
 TEST_F(GpuTraceTest, CeilingsAreMeasured) {

@@ -27,6 +27,16 @@ void add_step_options(CLI::App* command, const std::shared_ptr<BenchArguments>& 
   command->add_option("--steps", arguments->step.steps, "Timed steps")->check(whole(1, kMany));
 }
 
+void add_profile_options(CLI::App* command, const std::shared_ptr<BenchArguments>& arguments,
+                         const std::string& description) {
+  CLI::Option* profile = command->add_flag("--profile", arguments->profile, description);
+  command
+      ->add_option("--trace", arguments->trace,
+                   "Write every kernel and copy of --profile to this file, for chrome://tracing or "
+                   "Perfetto")
+      ->needs(profile);
+}
+
 void add_sampling_options(CLI::App* command, const std::shared_ptr<BenchArguments>& arguments,
                           int64_t& warmup, int64_t& repeats) {
   command->add_option("--steps", arguments->sampling_steps, "Sampling steps; default: the recipe's")
@@ -38,8 +48,8 @@ void add_sampling_options(CLI::App* command, const std::shared_ptr<BenchArgument
                    "Runs before timing; at least two where CUDA graphs are recorded")
       ->check(whole(0, kMany));
   command->add_option("--repeats", repeats, "Timed runs")->check(whole(1, kMany));
-  command->add_flag("--profile", arguments->profile,
-                    "Then trace a run: time by kernel, and what the host waits for");
+  add_profile_options(command, arguments,
+                      "Then trace a run: time by kernel, and what the host waits for");
 }
 
 void add_pipeline_options(CLI::App* command, const std::shared_ptr<BenchArguments>& arguments) {
@@ -80,8 +90,8 @@ void add_bench(CLI::App& app, Chosen& chosen) {
       ->add_option("--text-layers", arguments->step.text_layers,
                    "Of --encode-texts: blocks of T5-XXL, which has 24")
       ->check(whole(1, kMany));
-  train->add_flag("--profile", arguments->profile,
-                  "Then trace as many steps: time by kernel, and what the host waits for");
+  add_profile_options(train, arguments,
+                      "Then trace as many steps: time by kernel, and what the host waits for");
   add_rank_options(*train, arguments->ranks);
   choose(train, BenchArguments::What::kTrain);
 

@@ -23,6 +23,7 @@ struct BenchArguments {
   double guidance = -1.0;
   RankArguments ranks;
   bool profile = false;
+  std::string trace;  ///< file; "": none
   bool json = false;
 };
 

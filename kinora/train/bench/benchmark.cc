@@ -112,8 +112,8 @@ double median_call_seconds(at::Device device, int64_t calls,
   return median(std::move(seconds));
 }
 
-device::GpuProfile profile_calls(at::Device device, int64_t calls,
-                                 const std::function<void(int64_t)>& enqueue) {
+device::GpuRecords trace_calls(at::Device device, int64_t calls,
+                               const std::function<void(int64_t)>& enqueue) {
   KINORA_CHECK(device.is_cuda(), kConfig,
                "[bench] --profile traces a GPU, but this recipe computes on ",
                device::describe(device));
@@ -125,7 +125,7 @@ device::GpuProfile profile_calls(at::Device device, int64_t calls,
   for (int64_t call = 0; call < calls; ++call) {
     enqueue(call);
   }
-  return device::profile_of(trace.stop());
+  return trace.stop();
 }
 
 void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena) {

@@ -38,8 +38,8 @@ struct DeviceCeilings {
 
 /// What the device does in `calls` more calls, and for what the host waits meanwhile. kConfig
 /// unless the device is a GPU; the errors of device::GpuTrace.
-[[nodiscard]] device::GpuProfile profile_calls(at::Device device, int64_t calls,
-                                               const std::function<void(int64_t)>& enqueue);
+[[nodiscard]] device::GpuRecords trace_calls(at::Device device, int64_t calls,
+                                             const std::function<void(int64_t)>& enqueue);
 
 /// Replaces initial zeros by small random numbers: products of zeros are faster than real ones.
 void randomise_zeros(const std::vector<nn::NamedParameter>& parameters, optim::Arena& arena);

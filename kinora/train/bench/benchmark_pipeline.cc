@@ -155,7 +155,7 @@ PipelineBenchmark benchmark_pipeline(RunConfig config, const PipelineBenchmarkOp
   result.graphs = pipeline.graphs();
   result.peak_memory = device::peak_memory(device);
   if (options.profile) {
-    result.profile = profile_calls(device, 1, run);
+    result.trace = trace_calls(device, 1, run);
   }
   return result;
 }

@@ -30,7 +30,7 @@ struct PipelineBenchmark {
   double guidance = 1.0;
   bool graphs = false;      ///< whether the loop of steps is replayed as a CUDA graph
   int64_t peak_memory = 0;  ///< bytes of tensors on a GPU, weights included; 0 on the CPU
-  std::optional<device::GpuProfile> profile;  ///< of one run
+  std::optional<device::GpuRecords> trace;  ///< of one run
 };
 
 /// Weights are random, the encoder's and the autoencoder's in config.precision, too. Nothing is

@@ -177,7 +177,7 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
   }
   if (options.profile) {
     world.barrier();
-    result.profile = profile_calls(device, 1, run);
+    result.trace = trace_calls(device, 1, run);
   }
   if (cache.any()) {
     result.cache = {.key = cache.key(), .use = initial.model->step_cache_use().describe()};

@@ -32,8 +32,8 @@ struct SampleBenchmark {
   /// TFLOP/s a rank: 2 x multiply-accumulates of the forward passes; none where guidance is on for
   /// a part of the steps only, or a cache leaves out some.
   std::optional<double> model_tflops;
-  int64_t peak_memory = 0;                    ///< bytes of tensors on a GPU, the most; 0 on the CPU
-  std::optional<device::GpuProfile> profile;  ///< of one run
+  int64_t peak_memory = 0;                  ///< bytes of tensors on a GPU, the most; 0 on the CPU
+  std::optional<device::GpuRecords> trace;  ///< of one run
   /// With sample.cache or sample.patches: what it left out on this rank, and the same without it.
   /// The weights are random, so the error says nothing of a trained model.
   struct Cache {

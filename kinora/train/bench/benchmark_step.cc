@@ -194,7 +194,7 @@ class StepTimer::Impl {
       result.products = kernels->report();
     }
     if (options.profile) {
-      result.profile = profile_calls(device_, options.steps, std::ref(steps));
+      result.trace = trace_calls(device_, options.steps, std::ref(steps));
     }
     return result;
   }

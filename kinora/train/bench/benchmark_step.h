@@ -47,9 +47,9 @@ struct StepBenchmark {
   int64_t used_memory = 0;    ///< bytes of the GPU, context and libraries included, at the end
   double last_loss = 0.0;     ///< to see that it computed
   std::string far_updates;    ///< who updated what has no state on the GPU; "": there is none
-  std::optional<device::GpuProfile> profile;  ///< of options.steps steps
-  std::optional<TextStepCost> texts;          ///< where options.encoded_tokens is not 0
-  std::vector<std::string> products;  ///< a line for each of the fast path's matrix products
+  std::optional<device::GpuRecords> trace;  ///< of options.steps steps
+  std::optional<TextStepCost> texts;        ///< where options.encoded_tokens is not 0
+  std::vector<std::string> products;        ///< a line for each of the fast path's matrix products
 };
 
 /// Steps of several buckets by one choice of ranks.

@@ -153,7 +153,7 @@ TextBenchmark benchmark_text(const TextBenchmarkOptions& options) {
         block_weights * static_cast<double>(c10::elementSize(type)) / result.seconds;
   }
   if (options.profile) {
-    result.profile = profile_calls(device, 1, run);
+    result.trace = trace_calls(device, 1, run);
   }
   return result;
 }

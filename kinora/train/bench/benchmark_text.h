@@ -40,7 +40,7 @@ struct TextBenchmark {
   /// The mean magnitude of the states, and the first numbers of the first caption's last token: the
   /// peer of the same sizes on the same device has about the same.
   std::string checksum;
-  std::optional<device::GpuProfile> profile;  ///< of one call
+  std::optional<device::GpuRecords> trace;  ///< of one call
 };
 
 /// Nothing is left in the device's memory.
