@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/silu.h>
@@ -84,10 +85,10 @@ void multiply(BlockKernels& kernels, const LinearWeights& slab, const at::Tensor
     kernels.linear_into(silu_c, slab, out);
     return;
   }
-  out.copy_(slab.at_host.result());
-  if (slab.bias.defined()) {
-    out.add_(slab.bias);
-  }
+  // By a kernel, which reads it over the link: a copy would wait for the copies of weights and
+  // activations that were begun before.
+  at::Tensor sum = out;
+  at::add_out(sum, slab.at_host.result(), slab.bias.defined() ? slab.bias : sum.zero_());
 }
 
 /// Fills the group's columns of `vectors`; `silu_c` is typed_silu() of c.
