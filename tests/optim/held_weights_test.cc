@@ -98,7 +98,7 @@ struct TwoRings {
                             .is_block = true};
       for (const char* name : {".adaLN_modulation.1.weight", ".fc.weight"}) {
         nn::Parameter& parameter = *parameters.emplace_back(std::make_unique<nn::Parameter>());
-        parameter.shape = {i < 3 ? 16 : 8, 32};
+        parameter.shape = {i < 3 ? 64 : 16, 32};
         parameter.frozen = true;
         paths[i].push_back(bucket.name + name);
         named.push_back({paths[i].back(), &parameter});
@@ -166,7 +166,8 @@ TEST(HeldWeightsTest, WeightsAreThereWhenTheyAreUsed) {
   }
 }
 
-// Of both rings as much as they compute, modulation first.
+// Of both rings by their time, of which the second takes half of the first's with a quarter of its
+// weights, and modulation first. Whole weights alone.
 TEST(HeldWeightsTest, TheHostHasOfEachRingByItsTimeAndModulationFirst) {
   const auto at_host = [](double offload) {
     const TwoRings model({.offload = offload});
@@ -177,18 +178,19 @@ TEST(HeldWeightsTest, TheHostHasOfEachRingByItsTimeAndModulationFirst) {
     }
     return elements;
   };
-  constexpr int64_t kFirst = 3 * 16 * 32;
-  constexpr int64_t kSecond = 3 * 8 * 32;
+  constexpr int64_t kFirst = 3 * 64 * 32;
+  constexpr int64_t kSecond = 3 * 16 * 32;
   EXPECT_EQ(at_host(1.0), (std::array<int64_t, 4>{kFirst, kFirst, kSecond, kSecond}));
-  EXPECT_EQ(at_host(0.5), (std::array<int64_t, 4>{kFirst, 0, kSecond, 0}));
-  EXPECT_EQ(at_host(0.5 + 1.0 / 6),
-            (std::array<int64_t, 4>{kFirst, kFirst / 3, kSecond, kSecond / 3}));
+  // 5120 of 12,288 elements, and 2560 of 3072.
+  EXPECT_EQ(at_host(0.5), (std::array<int64_t, 4>{kFirst / 3 * 2, 0, kSecond, kSecond / 3 * 2}));
+  // The second has no more than it has: 7168 and 3072.
+  EXPECT_EQ(at_host(2.0 / 3), (std::array<int64_t, 4>{kFirst, 0, kSecond, kSecond}));
 }
 
 // It has no room on the device.
 TEST(HeldWeightsTest, WhatTheHostMultipliesStaysThere) {
-  constexpr int64_t kFirst = 3 * 16 * 32;
-  constexpr int64_t kSecond = 3 * 8 * 32;
+  constexpr int64_t kFirst = 3 * 64 * 32;
+  constexpr int64_t kSecond = 3 * 16 * 32;
   for (const bool in_codes : {false, true}) {
     HeldOptions options{.offload = 0.5, .modulation = ModulationUse::kHostProducts};
     if (in_codes) {
@@ -213,7 +215,7 @@ TEST(HeldWeightsTest, WhatTheHostMultipliesStaysThere) {
     }
     EXPECT_EQ(staying, kFirst + kSecond);
     // Codes of the device have a room a ring; what stays has none.
-    EXPECT_EQ(model.held->room_bytes(), in_codes ? (16 + 8) * 32 * 4 : 0);
+    EXPECT_EQ(model.held->room_bytes(), in_codes ? (64 + 16) * 32 * 4 : 0);
   }
   // Codes without a product come over the link.
   const TwoRings travelling({.format = kernels::WeightFormat::kNf4,
