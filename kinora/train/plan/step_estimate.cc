@@ -40,28 +40,32 @@ constexpr double kFp8Gain = 1.39;  // of blocks whose linears are in fp8
 constexpr double kBandwidthShare = 0.68;
 // Of the time that computation takes: what comes in pieces, each when the one before is used, does
 // not fill more of it.
-constexpr double kHidden = 0.8;
-// Of the time that weights and states take to come, however well it is hidden: Flux with low-rank
-// updates took 36 ms longer for 2.7 GB each way, DiT-XL/2 8 ms for 0.9 GB of 8-bit states.
-constexpr double kNotHidden = 0.3;
-// What 16 virtual cores of a Xeon read to multiply, and the link's copies move beside them.
+constexpr double kHidden = 0.9;
+// Of the time that copies take, however well it is hidden: of frozen weights and activations (Flux
+// with low-rank updates took 5 to 9 ms longer for 8 to 12 GB), and of states (DiT-XL/2 8 ms for 0.9
+// GB of 8-bit states).
+constexpr double kNotHidden = 0.03;
+constexpr double kStatesNotHidden = 0.3;
+// What 16 virtual cores of a Xeon read to multiply.
 constexpr double kHostBytesPerS = 70e9;
 
 /// Forward and backward with recomputation, against those without: DiT-XL/2, 64 samples, on an H100
-/// (docs/planning.md): 647.6, 629.1, 585.8 and 529.3 samples/s.
+/// (docs/planning.md): 647.6, 629.1, 585.8 and 529.3 samples/s; and Flux with low-rank updates,
+/// whose backward is shorter: 332, 355, 374 and 434 ms.
 double recompute_factor(const RunConfig& config) {
   const int64_t all = models::shape_of(config.model).blocks;
   const RecomputePlan plan = parse_recompute(config.train.recompute, all);
   const double blocks =
       static_cast<double>(plan.first_blocks) / static_cast<double>(std::max<int64_t>(all, 1));
+  const bool is_frozen = config.finetune.freezes();
   double rest = 1.0;
   if (plan.level == ops::Recompute::kElementwise) {
-    rest = 1.03;
+    rest = is_frozen ? 1.06 : 1.03;
   } else if (plan.level == ops::Recompute::kMlp) {
     rest = 1.105;
   }
-  constexpr double kWholeBlock = 1.23;
-  return blocks * kWholeBlock + (1.0 - blocks) * rest;
+  const double whole_block = is_frozen ? 1.255 : 1.23;
+  return blocks * whole_block + (1.0 - blocks) * rest;
 }
 
 /// Widths C a token and block that `level` keeps for backward, with the MLP of four times the
@@ -285,16 +289,16 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
   const double hiding_s = in_backward ? micro_step_s - forward_s : forward_s;
   const double shared_s = in_backward && transfer_s > 0.0 ? kShared * activations_s : 0.0;
   const double far_s =
-      std::max(kNotHidden * transfer_s, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
+      std::max(kStatesNotHidden * transfer_s, transfer_s + shared_s - (ranks > 1 ? 0.0 : hiding_s));
   const double sent_s = in_backward ? 0.0 : owned * far_weights * 4.0 / link;
-  const double forward_link_s = std::max(forward_fetch_s, activations_s);
+  // Copies of the two directions slow each other.
+  constexpr double kOfOther = 0.25;
+  const double forward_link_s = std::max(forward_fetch_s, activations_s) +
+                                kOfOther * std::min(forward_fetch_s, activations_s);
   const double backward_link_s = std::max(backward_fetch_s + activations_s, sent_s);
-  const double host_s =
-      product_bytes > 0.0
-          ? (product_bytes + link * (forward_fetch_s + activations_s)) / kHostBytesPerS
-          : 0.0;
+  const double host_s = product_bytes / kHostBytesPerS;
   const double wait_s =
-      std::max(kNotHidden * (forward_fetch_s + backward_fetch_s),
+      std::max(kNotHidden * (forward_fetch_s + backward_fetch_s + 2.0 * activations_s),
                std::max({0.0, forward_link_s / kHidden - forward_s, host_s - forward_s}) +
                    std::max(0.0, backward_link_s / kHidden - (micro_step_s - forward_s)));
   StepCosts costs{.buckets = shares_,

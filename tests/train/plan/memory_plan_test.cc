@@ -616,37 +616,42 @@ TEST(StepEstimateTest, IsNearWhatWasMeasured) {
 TEST(StepEstimateTest, IsNearWhatWasMeasuredOfWhatWaitsAtTheHost) {
   const GpuFacts h100 = find_gpu("h100");
   const auto expect = [&](const char* name, const std::vector<std::string>& overrides,
-                          double measured_ms) {
-    constexpr double kTolerance = 0.15;
+                          double measured_ms, double tolerance) {
     const RunConfig config = config_of(name, overrides);
     const double ms = 1e3 * static_cast<double>(config.train.global_batch) /
                       StepEstimate(config, h100).samples_per_s(config, 1);
-    EXPECT_NEAR(ms / measured_ms, 1.0, kTolerance) << config.train.recompute;
+    EXPECT_NEAR(ms / measured_ms, 1.0, tolerance) << config.train.recompute;
   };
   const auto lora = [&](const std::string& recompute, const std::string& offload,
                         const std::string& format, double measured_ms) {
     expect("flux-lora",
            {"checkpoint.init_from=x", "train.recompute=" + recompute, "finetune.offload=" + offload,
             "finetune.frozen_weights=" + format},
-           measured_ms);
+           measured_ms, 0.08);
   };
   lora("none", "0", "full", 331.4);
   lora("elementwise", "0", "full", 355.6);
   lora("mlp", "0", "full", 378.7);
   lora("block", "0", "full", 434.0);
-  lora("none", "0.27", "full", 353.0);
-  lora("none", "0.45", "full", 397.6);
-  lora("offload:30,block:2,mlp", "0.2", "full", 394.6);
-  lora("offload:18,block:20,mlp", "0.25", "full", 421.0);
-  lora("none", "0.27", "fp8", 323.2);
-  lora("none", "0.5", "fp8", 362.1);
-  lora("offload:30,mlp", "0.5", "fp8", 419.5);
-  lora("offload:27,block:6,mlp", "0.65", "fp8", 461.2);
-  lora("offload:33,block:20,mlp", "0.82", "nf4", 423.1);
+  // On an H200, 332.2 ms with nothing at the host, 311.1 in fp8.
+  lora("none", "0.27", "full", 333.8);
+  lora("none", "0.45", "full", 329.5);
+  lora("block:2,mlp", "0.5", "full", 373.7);
+  lora("offload:24,mlp", "0.4", "full", 378.4);
+  lora("offload:28,mlp", "0.35", "full", 381.5);
+  lora("offload:33,mlp", "0.3", "full", 382.5);
+  lora("offload:18,block:20,mlp", "0.25", "full", 399.9);
+  lora("none", "0.5", "fp8", 311.6);
+  lora("offload:30,mlp", "0.65", "fp8", 366.7);
+  lora("offload:34,block:18,mlp", "0.43", "fp8", 372.0);
+  lora("offload:20,block:2,mlp", "0.77", "fp8", 386.9);
+  lora("offload:33,block:18,mlp", "0.78", "fp8", 408.9);
+  lora("offload:32,block:14,mlp", "0.74", "nf4", 386.7);
+  lora("offload:40,mlp", "0.85", "nf4", 389.0);
   const auto dit = [&](std::vector<std::string> overrides, double measured_ms) {
     overrides.insert(overrides.end(), {"train.global_batch=32", "train.micro_batch=32",
                                        "ema.decays=[]", "optim.max_grad_norm=0"});
-    expect("imagenet-256-dit-xl2", overrides, measured_ms);
+    expect("imagenet-256-dit-xl2", overrides, measured_ms, 0.15);
   };
   dit({}, 54.7);
   dit({"train.recompute=block", "optim.offload=0.5", "optim.in_backward=true"}, 105.8);
@@ -728,7 +733,7 @@ TEST(StepEstimateTest, ActivationsTakeTheTimeOfTheLinkWhereItIsLonger) {
   EXPECT_LT(samples_per_s(dit, "offload"), samples_per_s(dit, "block"));
   EXPECT_LT(samples_per_s(dit, "offload"), samples_per_s(dit, "offload:7"));
   EXPECT_LT(samples_per_s(dit, "offload:7"), samples_per_s(dit, "none"));
-  EXPECT_DOUBLE_EQ(samples_per_s(dit, "offload,block"), samples_per_s(dit, "block"));
+  EXPECT_NEAR(samples_per_s(dit, "offload,block") / samples_per_s(dit, "block"), 1.0, 0.02);
   // Where the link is what takes the time, what is computed beside it takes none.
   EXPECT_DOUBLE_EQ(samples_per_s(dit, "offload:13,block:14"), samples_per_s(dit, "offload:13"));
   EXPECT_LT(samples_per_s(dit, "offload:13,block:14"), samples_per_s(dit, "offload:12,block:14"));
@@ -755,12 +760,12 @@ TEST(PlanSearchTest, OffloadsActivationsWhereThatIsNeeded) {
   EXPECT_TRUE(found);
 }
 
-// In 24 GiB the link brings a quarter of the weights, and has the time to take and bring
-// activations while blocks are computed again.
+// In 18 GiB the link brings half of the weights, and has the time to take and bring activations
+// while blocks are computed again.
 TEST(PlanSearchTest, MixesActivationsAtTheHostWithBlocksThatAreComputedAgain) {
   const RunConfig config = config_of("flux-lora", {"checkpoint.init_from=x"});
   PlanTarget target = kGpu;
-  target.memory = int64_t{24} << 30;
+  target.memory = int64_t{18} << 30;
   const std::vector<PlanChoice> choices = search_plans(config, target, find_gpu("h100"), 1);
   ASSERT_EQ(choices.size(), 1U);
   const RecomputePlan plan = parse_recompute(choices[0].config.train.recompute, 57);
