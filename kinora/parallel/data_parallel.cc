@@ -1,7 +1,6 @@
 #include "kinora/parallel/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
 #include "kinora/device/host_memory.h"
+#include "kinora/ops/parameter.h"
 
 namespace kinora::parallel {
 
@@ -357,7 +357,7 @@ void DataParallel::make_grad_ready(size_t bucket) {
   }
   const at::NoGradGuard no_grad;
   if (options_.overwrites_gradients && starts_empty(is_first_)) {
-    at::_foreach_zero_(added_grads_[bucket]);
+    ops::zero_gradients(added_grads_[bucket]);
   } else {
     at::Tensor(arena_.buckets()[bucket].whole_grad).zero_();
   }

@@ -162,6 +162,33 @@ TEST_P(RanksTest, FineTuningEqualsOneRank) {
   });
 }
 
+// As in large models they fill their buckets (of 12,288 elements here), so that backward overwrites
+// all of a bucket's gradients.
+TEST_P(RanksTest, UpdatesAloneInTheirBucketsEqualOneRank) {
+  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
+    RunConfig config = tiny();
+    config.model.transformer.hidden = 96;
+    config.model = models::resolved(config.model);
+    config.path = inference::Path::kFast;
+    config.finetune.lora.targets = {"blocks.*.attn.*", "blocks.*.mlp.*"};
+    config.finetune.lora.rank = 8;
+    const Outcome want = outcome_of_one(config, world);
+    const TinyRun run(config, {});
+    for (const optim::Bucket& bucket : run.trainable.arena().buckets()) {
+      ASSERT_EQ(bucket.slots.back().offset + bucket.slots.back().numel, bucket.numel);
+    }
+    for (const int64_t stage : {1, 2, 3}) {
+      for (const int64_t micro_batch : {1, 2}) {
+        SCOPED_TRACE("stage " + std::to_string(stage) + ", micro-batch " +
+                     std::to_string(micro_batch));
+        config.parallel.zero_stage = stage;
+        config.train.micro_batch = micro_batch;
+        expect_close(outcome_of(config, world), want, kRounding);
+      }
+    }
+  });
+}
+
 TEST_P(RanksTest, UnetsEqualOneRank) {
   comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
     for (const std::string kind : {"all", "LoRA", "LoHa"}) {
