@@ -77,19 +77,16 @@ std::unique_ptr<parallel::PipelineLinks> divide_blocks(models::Model& model,
 }
 
 parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision precision,
-                                     parallel::SequenceScheme scheme, const comm::Group& group,
-                                     int64_t tensor, int64_t batch, at::Device device) {
+                                     parallel::SequenceFacts facts, const comm::Group& group,
+                                     at::Device device) {
   const models::ModelShape shape = models::shape_of(model);
-  parallel::SequenceFacts facts{.scheme = scheme,
-                                .ranks = group.size(),
-                                .ranks_inside = group.size(),
-                                .tensor = tensor,
-                                .heads = shape.heads,
-                                .hidden = shape.width,
-                                .mlp_hidden = shape.mlp_width,
-                                .batch = batch,
-                                .num_frames = shape.frames,
-                                .tokens_a_frame = shape.tokens_a_frame()};
+  facts.ranks = group.size();
+  facts.ranks_inside = group.size();
+  facts.heads = shape.heads;
+  facts.hidden = shape.width;
+  facts.mlp_hidden = shape.mlp_width;
+  facts.num_frames = shape.frames;
+  facts.tokens_a_frame = shape.tokens_a_frame();
   const models::Family& family = models::family_of(model);
   facts.spans = family.spans;
   facts.frames_are_streams = family.attends_as_stream;
@@ -108,7 +105,7 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
     facts.windows = 1;
   }
   facts.element_bytes = static_cast<int64_t>(c10::elementSize(compute_type(precision)));
-  const int64_t local = std::max<int64_t>(group.world().local_size / tensor, 1);
+  const int64_t local = std::max<int64_t>(group.world().local_size / facts.tensor, 1);
   if (local < group.size() && group.size() % local == 0) {
     facts.ranks_inside = local;
   }

@@ -38,14 +38,13 @@ void divide_weights(models::Model& model, const comm::Group& group);
                                                                      const comm::Group& group,
                                                                      int64_t chunks);
 
-/// How the ranks of `group` divide the tokens of `batch` samples, whose linears `tensor` ranks
-/// divide; measures the links between them,
-/// also for a given scheme, whose groups can have several shapes. All ranks call it. kConfig where
-/// no scheme is possible.
+/// How the ranks of `group` divide the tokens of a model's samples; measures the links between
+/// them, also for a given scheme, whose groups can have several shapes. All ranks call it. kConfig
+/// where no scheme is possible.
+/// @param facts  scheme, tensor, has_updates and batch; the others are found here.
 [[nodiscard]] parallel::SequencePlan sequence_plan(const models::ModelConfig& model,
                                                    Precision precision,
-                                                   parallel::SequenceScheme scheme,
-                                                   const comm::Group& group, int64_t tensor,
-                                                   int64_t batch, at::Device device);
+                                                   parallel::SequenceFacts facts,
+                                                   const comm::Group& group, at::Device device);
 
 }  // namespace kinora::inference

@@ -336,7 +336,8 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
                  "[sample] sample.patches and --sequence ", group.size(),
                  " both divide the tokens of a sample. Hint: sample.patches=1, or --sequence 1");
     const parallel::SequencePlan plan = sequence_plan(
-        model, trained.recipe.precision, scheme, group, mesh.shape().tensor, rows, trained.device);
+        model, trained.recipe.precision,
+        {.scheme = scheme, .tensor = mesh.shape().tensor, .batch = rows}, group, trained.device);
     set_path(trained);
     trained.model->use_sequence(parallel::make_sequence(plan, group));
     // Two communicators in one graph can wait for each other forever where their calls may be under

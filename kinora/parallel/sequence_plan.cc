@@ -61,9 +61,13 @@ class Costs {
     if (facts_.windows > 0 && heads % facts_.ranks != 0) {
       return std::to_string(heads) + " heads do not divide, as attention in windows needs";
     }
-    if (facts_.tensor > 1 &&
-        (plan_.scheme == SequenceScheme::kFastSeq || plan_.scheme == SequenceScheme::kMegatron)) {
-      return "not where ranks divide the linears, too";
+    if (plan_.scheme == SequenceScheme::kFastSeq || plan_.scheme == SequenceScheme::kMegatron) {
+      if (facts_.tensor > 1) {
+        return "not where ranks divide the linears, too";
+      }
+      if (facts_.has_updates) {
+        return "not for linears with low-rank updates, which it divides";
+      }
     }
     const bool has_rings = plan_.ring_inside * plan_.ring_across > 1;
     const bool divides_streams = plan_.scheme != SequenceScheme::kDsp &&

@@ -228,10 +228,6 @@ void set_magnitudes(nn::Module& model, optim::Arena& arena) {
 
 void prepare_finetuning(const RunConfig& config, nn::Module& model) {
   const inference::FinetuneConfig& finetune = config.finetune;
-  KINORA_CHECK(!finetune.lora.any() || config.parallel.sp_size == 1, kConfig,
-               "[finetune] finetune.lora does not work with parallel.sequence, whose linears are "
-               "computed in parts, got ",
-               config.parallel.sp_size);
   const std::vector<nn::NamedParameter> parameters = model.named_parameters();
   inference::add_updates(finetune, model);
   const std::vector<bool> fresh =

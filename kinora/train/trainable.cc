@@ -136,9 +136,12 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
     log_info("[train] train.fp8: these stay in 16 bits: ", stays);
   }
   const auto plan_of = [&](const comm::Group& group) {
-    return inference::sequence_plan(config.model, config.precision, config.parallel.sequence_scheme,
-                                    group, mesh.shape().tensor,
-                                    config.micro_batch(mesh.data_ranks()), device);
+    return inference::sequence_plan(config.model, config.precision,
+                                    {.scheme = config.parallel.sequence_scheme,
+                                     .tensor = mesh.shape().tensor,
+                                     .has_updates = config.finetune.lora.any(),
+                                     .batch = config.micro_batch(mesh.data_ranks())},
+                                    group, device);
   };
   if (config.dynamic_sequence) {
     sequences_.push_back(std::make_shared<nn::Sequence>());

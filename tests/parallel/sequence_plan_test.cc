@@ -69,6 +69,18 @@ TEST(SequencePlanTest, VolumesAreThePublishedOnes) {
   }
 }
 
+TEST(SequencePlanTest, UpdatesLeaveOutWhatDividesLinears) {
+  SequenceFacts facts = facts_of(4);
+  facts.has_updates = true;
+  for (const SequenceScheme scheme : {SequenceScheme::kFastSeq, SequenceScheme::kMegatron}) {
+    EXPECT_THAT(cost_of(all_of(scheme, 4), facts).refused, HasSubstr("low-rank updates"));
+  }
+  for (const SequenceScheme scheme :
+       {SequenceScheme::kUlysses, SequenceScheme::kDsp, SequenceScheme::kRing}) {
+    EXPECT_EQ(cost_of(all_of(scheme, 4), facts).refused, "");
+  }
+}
+
 // Open-Sora 1.3: the second attention of a pair of blocks is in windows, which by every scheme
 // travels as Ulysses does.
 TEST(SequencePlanTest, WindowsDivideHeadsByAnyScheme) {

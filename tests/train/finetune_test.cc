@@ -196,15 +196,6 @@ TEST(LoraTest, MistakesAreRefused) {
   config = with_lora();
   config.finetune.fresh = {"y_embedder.*"};
   EXPECT_THAT(refusal(config), HasSubstr("Hint: name it in finetune.train"));
-  config = with_lora();
-  config.parallel.sp_size = 2;
-  const auto model = models::make_model(config.model);
-  EXPECT_THAT(error_of(ErrorKind::kConfig,
-                       [&] {
-                         prepare_finetuning(config, *model);
-                         return 0;
-                       }),
-              HasSubstr("does not work with parallel.sequence"));
   EXPECT_THAT(error_of(ErrorKind::kConfig,
                        [] {
                          return parse_config<RunConfig>(

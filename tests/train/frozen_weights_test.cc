@@ -135,6 +135,11 @@ TEST(FrozenWeightsTest, RanksLearnAsOne) {
           expect_close(outcome_on(world), want, 2e-5);
         }
       }
+      if (config.model.architecture == "dit") {
+        config.parallel.sp_size = 2;
+        config.finetune.offload = 0.5;
+        expect_close(outcome_on(world), want, 2e-5);
+      }
     }
   });
 }

@@ -31,8 +31,7 @@ using Layout = std::array<size_t, kCounts.size()>;
 
 bool is_possible(const Layout& layout) {
   const int64_t others = kTensor[layout[kT]] * kSequence[layout[kS]] * kReplicate[layout[kCopies]];
-  const bool is_divided_tuned = layout[kIsTuned] == 1 && layout[kS] > 0;  // refused
-  return kRanks % others == 0 && !is_divided_tuned;
+  return kRanks % others == 0;
 }
 
 /// Of all that are possible as few as a greedy search finds that have every pair of choices that

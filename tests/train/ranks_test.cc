@@ -330,6 +330,43 @@ TEST(SequenceRanksTest, FrozenWeightsEqualOneRank) {
   });
 }
 
+TEST(SequenceRanksTest, LowRankUpdatesEqualOneRank) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    using Scheme = parallel::SequenceScheme;
+    struct Kind {
+      inference::Path path;
+      nn::UpdateKind update;
+      bool dora;
+    };
+    for (const std::string architecture : {"dit", "stdit3"}) {
+      for (const Kind& kind : {Kind{inference::Path::kFast, nn::UpdateKind::kLora, false},
+                               Kind{inference::Path::kPlain, nn::UpdateKind::kLora, true},
+                               Kind{inference::Path::kPlain, nn::UpdateKind::kLokr, false}}) {
+        RunConfig config = architecture == "dit" ? tiny() : tiny_video(architecture);
+        config.path = kind.path;
+        config.finetune.lora.targets = {"*blocks.*"};
+        config.finetune.lora.kind = kind.update;
+        config.finetune.lora.dora = kind.dora;
+        config.finetune.lora.rank = 3;
+        const Outcome want = outcome_of_one(config, world);
+        config.parallel.sp_size = 2;
+        for (const Scheme scheme : {Scheme::kAuto, Scheme::kUlysses, Scheme::kDsp, Scheme::kRing}) {
+          SCOPED_TRACE(config.model.name + ", " + std::string(parallel::to_string(scheme)) +
+                       (kind.dora ? ", DoRA" : ""));
+          config.parallel.sequence_scheme = scheme;
+          config.parallel.zero_stage = scheme == Scheme::kRing ? 3 : 0;
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+        for (const Scheme scheme : {Scheme::kFastSeq, Scheme::kMegatron}) {
+          config.parallel.sequence_scheme = scheme;
+          EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { TinyRun run(config, world); }),
+                      testing::HasSubstr("not for linears with low-rank updates"));
+        }
+      }
+    }
+  });
+}
+
 TEST(SequenceRanksTest, AllRanksInOneSequenceEqualOneRank) {
   comm::run_on_ranks(4, [](const comm::Group& world) {
     using Scheme = parallel::SequenceScheme;

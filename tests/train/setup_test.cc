@@ -223,8 +223,8 @@ TEST(SetupTest, ASequenceIsDividedAsTheModelAttends) {
     RunConfig config = tiny();
     const auto plan = [&] {
       return inference::sequence_plan(config.model, config.precision,
-                                      config.parallel.sequence_scheme, world, /*tensor=*/1, 4,
-                                      at::kCPU);
+                                      {.scheme = config.parallel.sequence_scheme, .batch = 4},
+                                      world, at::kCPU);
     };
     EXPECT_EQ(plan().ranks(), 2);
     config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
