@@ -23,11 +23,11 @@ namespace {
 train::RunConfig config_of(const BenchArguments& arguments) {
   auto config = load_config<train::RunConfig>(arguments.config, arguments.overrides);
   // Before minutes are spent on the figures that come first.
-  KINORA_CHECK(!arguments.profile || inference::choose_device(config.train.device).is_cuda(),
-               kConfig, "[bench] --profile traces a GPU, but this recipe computes on the CPU");
   const std::filesystem::path folder = std::filesystem::path(arguments.trace).parent_path();
   KINORA_CHECK(folder.empty() || std::filesystem::is_directory(folder), kIo,
                "[bench] --trace wants a file in a folder that is there, got ", arguments.trace);
+  KINORA_CHECK(!arguments.profile || inference::choose_device(config.train.device).is_cuda(),
+               kConfig, "[bench] --profile traces a GPU, but this recipe computes on the CPU");
   return config;
 }
 
@@ -80,14 +80,13 @@ int bench_train(const BenchArguments& arguments) {
       json["profile"] = to_json(device::profile_of(*result.trace), arguments.step.steps);
     }
     std::cout << json.dump() << '\n';
-    write_trace(arguments, result.trace);
-    return 0;
-  }
-  print(std::cout, result, arguments.step.steps, config.train.global_batch, ceilings);
-  if (result.trace) {
-    print(std::cout, device::profile_of(*result.trace), arguments.step.steps, "step");
-    for (const std::string& product : result.products) {
-      std::cout << "  " << product << '\n';
+  } else {
+    print(std::cout, result, arguments.step.steps, config.train.global_batch, ceilings);
+    if (result.trace) {
+      print(std::cout, device::profile_of(*result.trace), arguments.step.steps, "step");
+      for (const std::string& product : result.products) {
+        std::cout << "  " << product << '\n';
+      }
     }
   }
   write_trace(arguments, result.trace);
@@ -165,12 +164,11 @@ int bench_sample(const BenchArguments& arguments) {
       json["profile"] = to_json(device::profile_of(*result.trace), 1);
     }
     std::cout << json.dump() << '\n';
-    write_trace(arguments, result.trace);
-    return 0;
-  }
-  print(std::cout, result, arguments.sample.batch, arguments.sample.repeats, ceilings);
-  if (result.trace) {
-    print(std::cout, device::profile_of(*result.trace), 1, "run");
+  } else {
+    print(std::cout, result, arguments.sample.batch, arguments.sample.repeats, ceilings);
+    if (result.trace) {
+      print(std::cout, device::profile_of(*result.trace), 1, "run");
+    }
   }
   write_trace(arguments, result.trace);
   return 0;
@@ -187,12 +185,11 @@ int bench_pipeline(const BenchArguments& arguments) {
       json["profile"] = to_json(device::profile_of(*result.trace), 1);
     }
     std::cout << json.dump() << '\n';
-    write_trace(arguments, result.trace);
-    return 0;
-  }
-  print(std::cout, result, options);
-  if (result.trace) {
-    print(std::cout, device::profile_of(*result.trace), 1, "run");
+  } else {
+    print(std::cout, result, options);
+    if (result.trace) {
+      print(std::cout, device::profile_of(*result.trace), 1, "run");
+    }
   }
   write_trace(arguments, result.trace);
   return 0;

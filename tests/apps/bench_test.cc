@@ -201,6 +201,12 @@ TEST_F(BenchTest, ProfileNeedsAGpu) {
   }
   expect_refusal(bench("ablate", {"--profile"}), "--profile");
   expect_refusal(bench("train", {"--trace", "trace.json"}), "--trace requires --profile");
+  const Outcome nowhere =
+      run_kinora(bench("train", {"--profile", "--trace", "nowhere/trace.json"}), folder());
+  EXPECT_EQ(nowhere.exit_code, kIo);
+  EXPECT_NE(nowhere.err.find("--trace wants a file in a folder that is there, got nowhere"),
+            std::string::npos)
+      << nowhere.err;
 }
 
 TEST_F(BenchTest, WrongArgumentsAreRefused) {
