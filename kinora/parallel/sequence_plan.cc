@@ -61,18 +61,16 @@ class Costs {
     if (facts_.windows > 0 && heads % facts_.ranks != 0) {
       return std::to_string(heads) + " heads do not divide, as attention in windows needs";
     }
-    if (plan_.scheme == SequenceScheme::kFastSeq || plan_.scheme == SequenceScheme::kMegatron) {
-      if (facts_.tensor > 1) {
-        return "not where ranks divide the linears, too";
-      }
-      if (facts_.has_updates) {
-        return "not for linears with low-rank updates, which it divides";
-      }
+    const bool divides_linears =
+        plan_.scheme == SequenceScheme::kFastSeq || plan_.scheme == SequenceScheme::kMegatron;
+    if (divides_linears && facts_.tensor > 1) {
+      return "not where ranks divide the linears, too";
+    }
+    if (divides_linears && facts_.has_updates) {
+      return "not for linears with low-rank updates, which it divides";
     }
     const bool has_rings = plan_.ring_inside * plan_.ring_across > 1;
-    const bool divides_streams = plan_.scheme != SequenceScheme::kDsp &&
-                                 plan_.scheme != SequenceScheme::kFastSeq &&
-                                 plan_.scheme != SequenceScheme::kMegatron;
+    const bool divides_streams = !divides_linears && plan_.scheme != SequenceScheme::kDsp;
     if (facts_.frames_are_streams) {
       if (!divides_streams) {
         return "not for norms over all heads";
