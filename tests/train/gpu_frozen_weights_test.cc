@@ -29,6 +29,18 @@ RunConfig of_kernels(const std::string& family, const char* recompute) {
   return config;
 }
 
+/// Those of `run` are those of a model by `config` with the weights that its own stand for.
+void expect_gradients_of_values(TinyRun& run, const RunConfig& config) {
+  TinyRun full(config, {}, device::best_device());
+  load_values(run, full);
+  const auto got = gradients_of(run);
+  const auto want = gradients_of(full);
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [path, gradient] : want) {
+    EXPECT_LT(ops::relative_error(got.at(path), gradient), tolerance::kWholeModelInBf16) << path;
+  }
+}
+
 // On a GPU the fast path computes updates inside of the products, with room beside the weights: of
 // ranks that kernels have, of queries, keys and values joined, and of what is computed again.
 TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
@@ -53,15 +65,7 @@ TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
         few_bits.finetune.offload = offload;
         TinyRun run(few_bits, {}, device::best_device());
         load_random(run, 0.05);
-        TinyRun full(config, {}, device::best_device());
-        load_values(run, full);
-        const auto got = gradients_of(run);
-        const auto want = gradients_of(full);
-        ASSERT_EQ(got.size(), want.size());
-        for (const auto& [path, gradient] : want) {
-          EXPECT_LT(ops::relative_error(got.at(path), gradient), tolerance::kWholeModelInBf16)
-              << path;
-        }
+        expect_gradients_of_values(run, config);
       }
     }
   }
@@ -90,15 +94,7 @@ TEST(GpuFrozenWeightsTest, GradientsAreTheSameWithModulationMadeByTheHost) {
         staying += parameter->at_host ? 1 : 0;
       }
       EXPECT_GT(staying, 0);
-      TinyRun full(config, {}, device::best_device());
-      load_values(run, full);
-      const auto got = gradients_of(run);
-      const auto want = gradients_of(full);
-      ASSERT_EQ(got.size(), want.size());
-      for (const auto& [path, gradient] : want) {
-        EXPECT_LT(ops::relative_error(got.at(path), gradient), tolerance::kWholeModelInBf16)
-            << path;
-      }
+      expect_gradients_of_values(run, config);
     }
   }
 }
