@@ -202,13 +202,11 @@ void BM_RmsNorm(benchmark::State& state) {
   DeviceMemory dy(static_cast<size_t>(numel * sets * 2));
   const DeviceMemory out(static_cast<size_t>(numel * sets * 2));
   DeviceMemory weight(static_cast<size_t>(width * 4));
-  DeviceMemory rstd(static_cast<size_t>(rows * 4));
   const DeviceMemory dweight(static_cast<size_t>(width * 4));
   const DeviceMemory workspace(cuda::rms_norm_backward_workspace_bytes(rows, width, true));
   x.fill_normal(static_cast<size_t>(numel * sets), DType::kBF16);
   dy.fill_normal(static_cast<size_t>(numel * sets), DType::kBF16);
   weight.fill_normal(static_cast<size_t>(width), DType::kF32);
-  rstd.fill_normal(static_cast<size_t>(rows), DType::kF32);
   time_launches(state, bytes, [&](int64_t i) {
     const int64_t first = i % sets * numel;
     if (!backward) {
@@ -216,15 +214,13 @@ void BM_RmsNorm(benchmark::State& state) {
                                      .width = width,
                                      .x = x.get<uint16_t>() + first,
                                      .weight = weight.get<float>(),
-                                     .y = out.get<uint16_t>() + first,
-                                     .rstd = rstd.get<float>()},
+                                     .y = out.get<uint16_t>() + first},
                                     nullptr);
     }
     return cuda::rms_norm_backward({.rows = rows,
                                     .width = width,
                                     .dy = dy.get<uint16_t>() + first,
                                     .x = x.get<uint16_t>() + first,
-                                    .rstd = rstd.get<float>(),
                                     .weight = weight.get<float>(),
                                     .dx = out.get<uint16_t>() + first,
                                     .dweight = dweight.get<float>()},

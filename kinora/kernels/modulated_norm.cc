@@ -83,7 +83,7 @@ void residual_norm_forward(const ResidualNormForward& call) {
       continue;
     }
     assert(call.has_norm || (call.mean == nullptr && call.rstd == nullptr));
-    const double mean = sum / static_cast<double>(width);
+    const double mean = call.centres ? sum / static_cast<double>(width) : 0.0;
     double squares = 0.0;
     for (const float value : x) {
       squares += (value - mean) * (value - mean);
@@ -128,7 +128,7 @@ void residual_norm_backward(const ResidualNormBackward& call) {
       const double x = load_element(call.x_out, row * width + c, call.type);
       xhat[k] = (x - call.mean[row]) * call.rstd[row];
       g[k] = dh * (1.0 + element(call.scale, vector, c));
-      mean_g += g[k] * inverse_width;
+      mean_g += call.centres ? g[k] * inverse_width : 0.0;
       mean_gx += g[k] * xhat[k] * inverse_width;
       totals.dshift[k] += dh;
       totals.dscale[k] += dh * xhat[k];

@@ -10,9 +10,10 @@
 ///   x_out = x + gate * branch
 ///   h     = (x_out - mean(x_out)) * rstd(x_out) * (1 + scale) + shift
 ///
-/// over rows [rows, width]; rows_per_vector consecutive rows share their vectors shift, scale and
-/// gate (the tokens of a sample, or of a frame). Arithmetic is fp32; the rounding of x_out to its
-/// type comes after h was made of the unrounded one.
+/// over rows [rows, width], where rstd is of the deviation; or, without `centres`, the same with a
+/// mean of 0: RMSNorm (Zhang and Sennrich 2019). rows_per_vector consecutive rows share their
+/// vectors shift, scale and gate (the tokens of a sample, or of a frame). Arithmetic is fp32; the
+/// rounding of x_out to its type comes after h was made of the unrounded one.
 ///
 /// This header has the arguments and the CPU reference; kernels/cuda/modulated_norm.h the
 /// launchers.
@@ -36,6 +37,7 @@ struct ResidualNormForward {
   int64_t rows_per_vector = 1;
   float epsilon = 1e-6F;
   bool has_norm = true;         ///< false: h is x_out; scale and shift are not read
+  bool centres = true;          ///< false: the mean is 0
   DType type = DType::kBF16;    ///< of x, branch, x_out: kF32, kBF16, kF16
   DType h_type = DType::kBF16;  ///< of h: `type` or kF32
 
@@ -56,7 +58,8 @@ struct ResidualNormForward {
 /// The gradients of ResidualNormForward. With xhat = (x_out - mean) * rstd and
 /// g = dh * (1 + scale):
 ///
-///   dx      = dx_out + rstd * (g - mean_c(g) - xhat * mean_c(g * xhat))
+///   dx      = dx_out + rstd * (g - mean_c(g) - xhat * mean_c(g * xhat)),
+///             without mean_c(g) where forward did not centre
 ///   dbranch = gate * dx
 ///   dgate   = sum over the vector's rows of branch * dx
 ///   dscale  = sum of dh * xhat;  dshift = sum of dh;  dbranch_sum = sum of dbranch
@@ -69,6 +72,7 @@ struct ResidualNormBackward {
   int64_t rows_per_vector = 1;
   DType type = DType::kBF16;     ///< of x_out, branch, dx_out, dx, dbranch
   DType dh_type = DType::kBF16;  ///< `type` or kF32
+  bool centres = true;           ///< as forward's
 
   const void* dh = nullptr;  ///< null: there was no norm: x_out, mean, rstd, scale are not read,
                              ///< dshift and dscale must be null

@@ -5,7 +5,8 @@
 
 #include "kinora/core/dtype.h"
 
-/// RMSNorm (Zhang and Sennrich 2019) over the rows of a matrix [rows, width], contiguous:
+/// RMSNorm (Zhang and Sennrich 2019) over the rows of a matrix [rows, width], whose columns are
+/// adjacent; strides are the distance of its rows in elements, 0: width.
 ///
 ///   y = x * rstd * weight,  rstd = 1 / sqrt(mean_c(x^2) + epsilon)
 ///
@@ -22,9 +23,10 @@ struct RmsNormForward {
   std::optional<DType> y_type = {};
 
   const void* x = nullptr;
+  int64_t x_stride = 0;
   const float* weight = nullptr;  ///< [width]; null: ones
-  void* y = nullptr;              ///< may be x
-  float* rstd = nullptr;          ///< [rows]; null: not written
+  void* y = nullptr;              ///< may be x, with its stride
+  int64_t y_stride = 0;
 };
 
 /// With xhat = x * rstd and g = dy * weight:
@@ -33,14 +35,17 @@ struct RmsNormForward {
 struct RmsNormBackward {
   int64_t rows = 0;
   int64_t width = 0;
+  float epsilon = 1e-6F;
   DType type = DType::kBF16;  ///< of dy, x, dx
 
   const void* dy = nullptr;
+  int64_t dy_stride = 0;
   const void* x = nullptr;
-  const float* rstd = nullptr;    ///< [rows], of forward
+  int64_t x_stride = 0;
   const float* weight = nullptr;  ///< [width]; null: ones
-  void* dx = nullptr;             ///< may be dy or x
-  float* dweight = nullptr;       ///< [width], in and out; null: not wanted
+  void* dx = nullptr;             ///< may be dy or x, with its stride
+  int64_t dx_stride = 0;
+  float* dweight = nullptr;  ///< [width], in and out; null: not wanted
 };
 
 /// The CPU reference: plain loops, in double.

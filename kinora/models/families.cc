@@ -431,6 +431,8 @@ std::deque<Family> make_families() {
        .conditions = {.text = true, .tokens = true, .frame_mask = true, .given_as_clip = true},
        .takes_any_size = true,
        .tidies_captions = true,
+       .spans = {nn::Span::kClip},
+       .attends_as_stream = true,
        .own_keys = {"given_embedders", "image_channels", "image_positions"},
        .sizes = {wan_size("2.1-T2V-1.3B", 30, 1536, 8960), wan_size("2.1-T2V-14B", 40, 5120, 13824),
                  wan_shown("2.1-I2V-14B", kClipHWidth, 0),

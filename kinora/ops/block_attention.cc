@@ -6,6 +6,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/device/host_bytes.h"
+#include "kinora/kernels/rms_norm.h"
 #include "kinora/ops/block_composed.h"
 #include "kinora/ops/block_impl.h"
 
@@ -39,7 +40,13 @@ float* data_of(const at::Tensor& vector) {
   return vector.defined() ? vector.data_ptr<float>() : nullptr;
 }
 
-/// The passes of kernels/qk_norm_rotary.h that make a rule, the first first.
+/// Whether the norm is of all heads together.
+bool is_wide_norm(const HeadRule& rule, int64_t head_dim) {
+  return rule.has_norm() && rule.q_weight.numel() != head_dim;
+}
+
+/// The passes of kernels/qk_norm_rotary.h that make a rule but for a norm of all heads together,
+/// the first first.
 struct RulePasses {
   RulePasses(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim)
       : q_weight(rule.has_norm() ? rule.q_weight.to(at::kFloat) : rule.q_weight),
@@ -48,7 +55,7 @@ struct RulePasses {
                                .heads = heads,
                                .head_dim = head_dim,
                                .type = device::dtype_of(in.scalar_type()),
-                               .normalise = rule.has_norm(),
+                               .normalise = rule.has_norm() && !is_wide_norm(rule, head_dim),
                                .epsilon = static_cast<float>(rule.epsilon),
                                .q_weight = data_of(q_weight),
                                .k_weight = data_of(k_weight)};
@@ -57,7 +64,7 @@ struct RulePasses {
       pass.sine = data_of(rule.sines);
       pass.num_positions = rule.cosines.size(0);
     }
-    if (rule.norm_after_rotary && rule.has_norm() && rule.cosines.defined()) {
+    if (rule.norm_after_rotary && pass.normalise && rule.cosines.defined()) {
       second = pass;
       second.cosine = nullptr;
       second.sine = nullptr;
@@ -65,12 +72,14 @@ struct RulePasses {
       pass.normalise = false;
     }
     first = pass;
+    is_wide = is_wide_norm(rule, head_dim);
   }
 
   at::Tensor q_weight, k_weight;  // fp32
   kernels::QkNormRotary first;
   kernels::QkNormRotary second;
   bool has_second = false;
+  bool is_wide = false;  // there is a norm of all heads together
 };
 
 /// in, out: [R, ..]; out may be [B, n, ..], where the rule has rows of samples.
@@ -110,8 +119,8 @@ void run_backward(const kernels::QkNormRotary& pass, const HeadRule& rule, const
 
 /// Of rows of one stream [B n, 3 C], n of a sample.
 kernels::QkNormRotary placing(const RulePasses& passes, int64_t rows_per_sample) {
-  KINORA_CHECK(!passes.has_second, kInternal,
-               "[kernels] heads of a stream cannot be normed behind their rotation");
+  KINORA_CHECK(!passes.has_second && !passes.is_wide, kInternal,
+               "[kernels] heads of a stream are normed each, before their rotation");
   kernels::QkNormRotary pass = passes.first;
   pass.copies_values = true;
   pass.rows_per_sample = rows_per_sample;
@@ -167,7 +176,20 @@ bool BlockKernels::has_head_rules() const {
 
 void BlockKernels::apply(const HeadRule& rule, const at::Tensor& in, int64_t heads,
                          const at::Tensor& out) {
-  const RulePasses passes(rule, in, heads, out.size(1) / (2 * heads));
+  const int64_t width = out.size(1) / 2;
+  const RulePasses passes(rule, in, heads, width / heads);
+  if (passes.is_wide) {
+    const auto norm = [&](int64_t part, const at::Tensor& weight) {
+      norm_rows(in.narrow(1, part * width, width), weight, rule.epsilon, rule.ranks,
+                out.narrow(1, part * width, width));
+    };
+    norm(0, passes.q_weight);
+    norm(1, passes.k_weight);
+    if (rule.cosines.defined()) {
+      run(passes.first, out, out);
+    }
+    return;
+  }
   run(passes.first, in, out);
   if (passes.has_second) {
     run(passes.second, out, out);
@@ -177,6 +199,19 @@ void BlockKernels::apply(const HeadRule& rule, const at::Tensor& in, int64_t hea
 void BlockKernels::apply_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads,
                                   int64_t head_dim, const at::Tensor& grad) {
   const RulePasses passes(rule, in, heads, head_dim);
+  if (passes.is_wide) {
+    if (rule.cosines.defined()) {
+      run_backward(passes.first, rule, grad, in, grad);
+    }
+    const int64_t width = heads * head_dim;
+    const auto norm = [&](int64_t part, const at::Tensor& weight, const at::Tensor& weight_grad) {
+      norm_rows_backward(in.narrow(1, part * width, width), weight, rule.epsilon, rule.ranks,
+                         grad.narrow(1, part * width, width), weight_grad);
+    };
+    norm(0, passes.q_weight, rule.q_weight_grad);
+    norm(1, passes.k_weight, rule.k_weight_grad);
+    return;
+  }
   if (!passes.has_second) {
     run_backward(passes.first, rule, grad, in, grad);
     return;
@@ -185,6 +220,56 @@ void BlockKernels::apply_backward(const HeadRule& rule, const at::Tensor& in, in
   run(passes.first, in, between);
   run_backward(passes.second, rule, grad, between, grad);
   run_backward(passes.first, rule, grad, in, grad);
+}
+
+void BlockKernels::norm_rows(const at::Tensor& in, const at::Tensor& weight, double epsilon,
+                             const ColumnRanks& ranks, const at::Tensor& out) {
+  if (!has_head_rules() || ranks.size > 1) {
+    at::Tensor(out).copy_(composed::norm_rows(in, weight, epsilon, ranks));
+    return;
+  }
+  const at::Tensor weight32 = weight.to(at::kFloat);
+  const kernels::RmsNormForward call{.rows = in.size(0),
+                                     .width = in.size(1),
+                                     .epsilon = static_cast<float>(epsilon),
+                                     .type = device::dtype_of(in.scalar_type()),
+                                     .x = in.const_data_ptr(),
+                                     .x_stride = in.stride(0),
+                                     .weight = weight32.const_data_ptr<float>(),
+                                     .y = out.data_ptr(),
+                                     .y_stride = out.stride(0)};
+  if (in.is_cpu()) {
+    kernels::rms_norm_forward(call);
+  } else {
+    cuda::rms_norm_forward(call);
+  }
+}
+
+void BlockKernels::norm_rows_backward(const at::Tensor& in, const at::Tensor& weight,
+                                      double epsilon, const ColumnRanks& ranks,
+                                      const at::Tensor& grad, const at::Tensor& weight_grad) {
+  if (!has_head_rules() || ranks.size > 1) {
+    composed::norm_rows_backward(in, weight, epsilon, ranks, grad, weight_grad);
+    return;
+  }
+  const at::Tensor weight32 = weight.to(at::kFloat);
+  const kernels::RmsNormBackward call{.rows = in.size(0),
+                                      .width = in.size(1),
+                                      .epsilon = static_cast<float>(epsilon),
+                                      .type = device::dtype_of(in.scalar_type()),
+                                      .dy = grad.const_data_ptr(),
+                                      .dy_stride = grad.stride(0),
+                                      .x = in.const_data_ptr(),
+                                      .x_stride = in.stride(0),
+                                      .weight = weight32.const_data_ptr<float>(),
+                                      .dx = grad.data_ptr(),
+                                      .dx_stride = grad.stride(0),
+                                      .dweight = data_of(weight_grad)};
+  if (in.is_cpu()) {
+    kernels::rms_norm_backward(call);
+  } else {
+    cuda::rms_norm_backward(call);
+  }
 }
 
 void BlockKernels::place_heads(const HeadRule& rule, const at::Tensor& in, int64_t heads,

@@ -9,6 +9,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/stack.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
@@ -56,6 +57,20 @@ at::Tensor unfused_attention(const at::Tensor& q, const at::Tensor& k, const at:
   return at::matmul(scores.softmax(-1, at::kFloat).to(q.scalar_type()), v);
 }
 
+/// Those of a vector of all columns that are here.
+at::Tensor own_columns(const at::Tensor& vector, const ColumnRanks& ranks) {
+  const int64_t columns = vector.size(0) / ranks.size;
+  return vector.narrow(0, ranks.rank * columns, columns);
+}
+
+/// From sums over the columns that are here.
+at::Tensor mean_of_columns(const at::Tensor& sums, int64_t columns, const ColumnRanks& ranks) {
+  if (ranks.sum) {
+    ranks.sum(sums);
+  }
+  return sums / static_cast<double>(columns * ranks.size);
+}
+
 }  // namespace
 
 SeamForward seam(const at::Tensor& x, const at::Tensor& branch, const SeamVectors& vectors,
@@ -64,7 +79,10 @@ SeamForward seam(const at::Tensor& x, const at::Tensor& branch, const SeamVector
   if (branch.defined()) {
     sum = sum + per_row(vectors.gate) * by_vector(branch, vectors.scale);
   }
-  const at::Tensor mean = sum.mean(-1, true);
+  at::Tensor mean = sum.mean(-1, true);
+  if (!vectors.centres) {
+    mean.zero_();
+  }
   const at::Tensor centred = sum - mean;
   const at::Tensor rstd = (centred.square().mean(-1, true) + vectors.epsilon).rsqrt();
   const at::Tensor h = centred * rstd * (1.0 + per_row(vectors.scale)) + per_row(vectors.shift);
@@ -82,7 +100,8 @@ SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out, const
   const at::Tensor rstd = statistics.rstd.view({dh32.size(0), -1, 1});
   const at::Tensor xhat = (by_vector(x, vectors.scale) - mean) * rstd;
   const at::Tensor g = dh32 * (1.0 + per_row(vectors.scale));
-  at::Tensor dx = rstd * (g - g.mean(-1, true) - xhat * (g * xhat).mean(-1, true));
+  const at::Tensor centred = vectors.centres ? g - g.mean(-1, true) : g;
+  at::Tensor dx = rstd * (centred - xhat * (g * xhat).mean(-1, true));
   if (dx_out.defined()) {
     dx = dx + by_vector(dx_out, vectors.scale);
   }
@@ -102,6 +121,29 @@ SeamBackward seam_backward(const at::Tensor& dh, const at::Tensor& dx_out, const
     result.dbranch.value = dbranch.view_as(x).to(x.scalar_type());
   }
   return result;
+}
+
+at::Tensor norm_rows(const at::Tensor& in, const at::Tensor& weight, double epsilon,
+                     const ColumnRanks& ranks) {
+  const at::Tensor x = in.to(at::kFloat);
+  const at::Tensor mean = mean_of_columns(x.square().sum(-1, true), in.size(1), ranks);
+  return (x * (mean + epsilon).rsqrt() * own_columns(weight, ranks)).to(in.scalar_type());
+}
+
+void norm_rows_backward(const at::Tensor& in, const at::Tensor& weight, double epsilon,
+                        const ColumnRanks& ranks, const at::Tensor& grad,
+                        const at::Tensor& weight_grad) {
+  const at::Tensor x = in.to(at::kFloat);
+  const at::Tensor dy = grad.to(at::kFloat);
+  const at::Tensor g = dy * own_columns(weight, ranks);
+  const at::Tensor means = mean_of_columns(
+      at::stack({x.square().sum(-1, true), (g * x).sum(-1, true)}), in.size(1), ranks);
+  const at::Tensor rstd = (means[0] + epsilon).rsqrt();
+  const at::Tensor xhat = x * rstd;
+  if (weight_grad.defined()) {
+    own_columns(weight_grad, ranks).add_((dy * xhat).sum(0));
+  }
+  at::Tensor(grad).copy_(rstd * (g - xhat * (means[1] * rstd)));
 }
 
 at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& gate) {

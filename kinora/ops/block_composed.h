@@ -19,6 +19,13 @@ namespace kinora::ops::composed {
 [[nodiscard]] at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
                                             const at::Tensor& gate, const at::Tensor& gate_grad);
 
+/// As BlockKernels'.
+[[nodiscard]] at::Tensor norm_rows(const at::Tensor& in, const at::Tensor& weight, double epsilon,
+                                   const ColumnRanks& ranks);
+void norm_rows_backward(const at::Tensor& in, const at::Tensor& weight, double epsilon,
+                        const ColumnRanks& ranks, const at::Tensor& grad,
+                        const at::Tensor& weight_grad);
+
 /// [B, N, H, D]. fused: through libtorch's choice of kernel; else softmax(Q K^T) V in steps.
 [[nodiscard]] at::Tensor attention(const HeadTensors& in, bool fused);
 void attention_backward(const at::Tensor& dout, const HeadTensors& in, const HeadTensors& grads,

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -59,6 +60,7 @@ struct SeamVectors {
   at::Tensor scale;
   at::Tensor shift;
   double epsilon = 1e-6;  ///< of the norm
+  bool centres = true;    ///< it is a LayerNorm; else an RMSNorm
 };
 
 /// What residual_norm leaves for its backward.
@@ -93,18 +95,29 @@ struct HeadTensors {
   AttendedKeys keys{};
 };
 
+/// The ranks that share the columns of matrices, as many each.
+struct ColumnRanks {
+  int64_t rank = 0;
+  int64_t size = 1;
+  /// Adds numbers up over them, in place. Empty: there is one.
+  std::function<void(const at::Tensor&)> sum{};
+};
+
 /// What happens to queries and keys between their projection and attention: RMSNorm of each head,
-/// rotation of its interleaved pairs, as kernels/qk_norm_rotary.h has them.
+/// or of all heads of a row together, and rotation of each head's interleaved pairs, as
+/// kernels/qk_norm_rotary.h and rms_norm.h have them.
 struct HeadRule {
-  at::Tensor q_weight{};  ///< [D], any floating type; undefined: no norm
+  /// [D], or [H D]: the norm is of all heads together. Any floating type; undefined: no norm.
+  at::Tensor q_weight{};
   at::Tensor k_weight{};
-  at::Tensor q_weight_grad{};  ///< fp32 [D], added to by backward; undefined: not wanted
+  at::Tensor q_weight_grad{};  ///< fp32, added to by backward; undefined: not wanted
   at::Tensor k_weight_grad{};
   double epsilon = 1e-6;
   /// fp32 [P, D / 2]: row r is turned by the angles of r % P; undefined: nothing is turned.
   at::Tensor cosines{};
   at::Tensor sines{};
-  bool norm_after_rotary = false;
+  bool norm_after_rotary = false;  ///< of a norm of each head
+  ColumnRanks ranks{};             ///< of a norm of all heads: those that share them
 
   [[nodiscard]] bool has_norm() const { return q_weight.defined(); }
   [[nodiscard]] bool is_empty() const { return !has_norm() && !cosines.defined(); }
@@ -243,8 +256,19 @@ class BlockKernels {
   void apply_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim,
                       const at::Tensor& grad);
 
+  /// RMSNorm (Zhang and Sennrich 2019) of rows [R, C] into `out`: columns adjacent, rows at any
+  /// distance, `out` may be `in`. weight: [C], of the columns of all ranks.
+  void norm_rows(const at::Tensor& in, const at::Tensor& weight, double epsilon,
+                 const ColumnRanks& ranks, const at::Tensor& out);
+  /// Turns `grad`, the gradient of out, into that of in. weight_grad: as weight, fp32,
+  /// added to; undefined: not wanted.
+  void norm_rows_backward(const at::Tensor& in, const at::Tensor& weight, double epsilon,
+                          const ColumnRanks& ranks, const at::Tensor& grad,
+                          const at::Tensor& weight_grad);
+
   /// Rows of packed projections of one stream, behind the rule, to their place among those of all:
-  /// in [B n, 3 C], out [B, n, 3 C], a part of [B, T, 3 C]. The rule has no norm_after_rotary.
+  /// in [B n, 3 C], out [B, n, 3 C], a part of [B, T, 3 C]. The rule has no norm_after_rotary, and
+  /// its norm is of each head.
   void place_heads(const HeadRule& rule, const at::Tensor& in, int64_t heads,
                    const at::Tensor& out);
   /// din [B n, 3 C] from dout [B, n, 3 C]; adds the gradients of the rule's weights.

@@ -27,6 +27,7 @@
 #include "kinora/kernels/cuda/modulated_norm.h"
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/kernels/cuda/rms_norm.h"
 #include "kinora/ops/block_dry_run.h"
 
 namespace kinora::ops::cuda {
@@ -121,6 +122,21 @@ void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
   const at::Tensor workspace = scratch(kernels::cuda::qk_norm_rotary_backward_workspace_bytes(
       call.rule.rows, call.rule.head_dim, call.dq_weight != nullptr));
   KINORA_CUDA_CHECK(kernels::cuda::qk_norm_rotary_backward(call, workspace.data_ptr(), stream()));
+}
+
+void rms_norm_forward(const kernels::RmsNormForward& call) {
+  if (device::in_dry_run()) {
+    return;
+  }
+  KINORA_CUDA_CHECK(kernels::cuda::rms_norm_forward(call, stream()));
+}
+
+void rms_norm_backward(const kernels::RmsNormBackward& call) {
+  const at::Tensor workspace = scratch(kernels::cuda::rms_norm_backward_workspace_bytes(
+      call.rows, call.width, call.dweight != nullptr));
+  if (!device::in_dry_run()) {
+    KINORA_CUDA_CHECK(kernels::cuda::rms_norm_backward(call, workspace.data_ptr(), stream()));
+  }
 }
 
 bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {

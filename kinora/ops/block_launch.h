@@ -15,6 +15,7 @@
 #include "kinora/kernels/matmul.h"
 #include "kinora/kernels/modulated_norm.h"
 #include "kinora/kernels/qk_norm_rotary.h"
+#include "kinora/kernels/rms_norm.h"
 
 /// The launchers of a block's kernels and libraries on torch's current stream, for the files of
 /// this room only. block_launch.cc in builds with GPU support, no_block_launch.cc in CPU-only ones.
@@ -32,6 +33,9 @@ void residual_norm_backward(const kernels::ResidualNormBackward& call);
 
 void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& call);
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call);
+
+void rms_norm_forward(const kernels::RmsNormForward& call);
+void rms_norm_backward(const kernels::RmsNormBackward& call);
 
 /// Whether kernels/low_rank.h's run for a linear of these sizes.
 [[nodiscard]] bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank);

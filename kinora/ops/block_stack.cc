@@ -319,6 +319,7 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
   if (here.behind != nullptr) {
     seam.scale = pass.vector(all, *here.behind, here.behind->seam.scale);
     seam.shift = pass.vector(all, *here.behind, here.behind->seam.shift);
+    seam.centres = pass.stack.centres;
   } else if (has_norm(pass, here)) {
     seam.shift = all.narrow(1, pass.final_column, pass.width);
     seam.scale = all.narrow(1, pass.final_column + pass.width, pass.width);
@@ -1057,7 +1058,7 @@ at::Tensor packed_text(BlockKernels& kernels, const CrossAttentionBody& body,
   const at::NoGradGuard no_grad;
   KeptBranch kept;
   pack_text({.kernels = kernels, .text = text.contiguous()}, body, kept);
-  return kept.text_packed;
+  return kept.text.packed;
 }
 
 }  // namespace kinora::ops

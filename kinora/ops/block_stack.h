@@ -19,6 +19,7 @@
 ///
 ///     x += gate * body(LayerNorm(x) * (1 + scale) + shift)
 ///
+/// or with an RMSNorm.
 /// A DiT block (Peebles and Xie 2023, section 3.2) is two of them, self-attention and MLP. Where
 /// text has a stream of its own (Esser et al. 2024), a branch is off one of two streams, and
 /// attention among the tokens of both is off either. The plain paths of the models are the
@@ -62,12 +63,23 @@ struct JointAttentionBody {
 
 /// Attention to the pass's text.
 struct CrossAttentionBody {
+  /// The first tokens of the text, such as those of pictures, that have keys and values of their
+  /// own: attention to these alone is added to that to the others, before proj.
+  struct FirstTokens {
+    int64_t count = 0;
+    LinearWeights kv{};     ///< [2 C, C]
+    at::Tensor k_weight{};  ///< of their keys' norm, as rule.k_weight; undefined: there is none
+    at::Tensor k_weight_grad{};
+  };
+
   LinearWeights q;
   LinearWeights kv;  ///< [2 C, C]
   LinearWeights proj;
   int64_t heads = 1;
+  HeadRule rule{};  ///< norms of all heads together; nothing turns
+  FirstTokens first{};
   /// What kv makes of the text, where that was done before (packed_text()): [B L, 2 C], then
-  /// StackInputs::text is not read. Without gradients.
+  /// StackInputs::text is not read. Without gradients, and without `first`.
   at::Tensor text_packed{};
   /// Keys and values beside the text's, [B, T, 2 C]: attention to them alone times beside_scale is
   /// added to that to the text, before proj (Ye et al. 2023, "IP-Adapter", eq. 5). Undefined: none.
@@ -161,6 +173,7 @@ struct BlockStack {
   /// Empty: the vectors are given.
   std::vector<LinearWeights> modulation = {};
   double norm_epsilon = 1e-6;
+  bool centres = true;  ///< norms of branches are LayerNorms, as the final one is; else RMSNorms
   /// Of stream 0. false: the result is the residual stream behind the last block.
   bool has_final_norm = true;
   Recompute recompute = Recompute::kNone;

@@ -405,12 +405,63 @@ std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& b
 
 // ---- cross-attention ----
 
-/// Queries [R, C] and packed keys and values [B L, 2 C], or their gradients.
+/// Some tokens of the text, what makes keys and values of them, and what is kept of them.
+struct TextPart {
+  int64_t begin;
+  int64_t count;
+  const LinearWeights& kv;
+  const at::Tensor& k_weight;
+  const at::Tensor& k_weight_grad;
+  const at::Tensor& lengths;
+  KeptText& kept;
+
+  /// Of what belongs to all tokens, [B L, ..]: a view.
+  [[nodiscard]] at::Tensor of_all(const at::Tensor& rows, int64_t batch) const {
+    return rows.view({batch, -1, rows.size(-1)}).narrow(1, begin, count);
+  }
+};
+
+/// Those of `first` behind the others.
+std::vector<TextPart> text_parts(const BranchPass& pass, const CrossAttentionBody& body,
+                                 KeptBranch& kept) {
+  static const at::Tensor kAll;
+  const int64_t first = body.first.count;
+  const int64_t all = pass.text.defined() ? pass.text.size(1) : 0;
+  std::vector<TextPart> parts = {{first, all - first, body.kv, body.rule.k_weight,
+                                  body.rule.k_weight_grad, pass.text_lengths, kept.text}};
+  if (first > 0) {
+    parts.push_back({0, first, body.first.kv, body.first.k_weight, body.first.k_weight_grad, kAll,
+                     kept.first_text});
+  }
+  return parts;
+}
+
+/// `rows` behind the norm with that weight (undefined: none).
+at::Tensor behind_norm(const BranchPass& pass, const CrossAttentionBody& body,
+                       const at::Tensor& rows, const at::Tensor& weight) {
+  if (!weight.defined()) {
+    return rows;
+  }
+  at::Tensor normed = at::empty(rows.sizes(), rows.options());
+  pass.kernels.norm_rows(rows, weight, body.rule.epsilon, body.rule.ranks, normed);
+  return normed;
+}
+
+/// Queries as attention reads them.
+at::Tensor ready_queries(const BranchPass& pass, const CrossAttentionBody& body,
+                         const KeptBranch& kept) {
+  return kept.attended.ready.defined() ? kept.attended.ready
+                                       : behind_norm(pass, body, kept.packed, body.rule.q_weight);
+}
+
+/// Queries [R, C] and packed keys and values [B L, 2 C], or their gradients. keys: [B L, C], in the
+/// place of those that are packed; undefined: these.
 HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, const at::Tensor& q,
-                     const at::Tensor& kv, const at::Tensor& lengths) {
-  const at::Tensor pairs = kv.view({pass.batch, -1, 2, body.heads, q.size(1) / body.heads});
-  return {q.view({pass.batch, -1, body.heads, q.size(1) / body.heads}),
-          pairs.select(2, 0),
+                     const at::Tensor& kv, const at::Tensor& keys, const at::Tensor& lengths) {
+  const int64_t head_dim = q.size(1) / body.heads;
+  const at::Tensor pairs = kv.view({pass.batch, -1, 2, body.heads, head_dim});
+  return {q.view({pass.batch, -1, body.heads, head_dim}),
+          keys.defined() ? keys.view({pass.batch, -1, body.heads, head_dim}) : pairs.select(2, 0),
           pairs.select(2, 1),
           {.lengths = lengths}};
 }
@@ -418,52 +469,92 @@ HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, con
 void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
   kept.packed = linear(pass, kept.h, body.q);
   if (body.text_packed.defined()) {
-    kept.text_packed = body.text_packed;
+    kept.text.packed = body.text_packed;
   } else {
     pack_text(pass, body, kept);
   }
-  const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
-  const int64_t room = pass.kernels.room(body.proj);
-  kept.attended = {{}, empty_like(pass, kept.packed, room), {}};
-  if (pass.keeps) {
-    kept.attended.lse = at::empty({heads.q.size(0), body.heads, heads.q.size(1)},
-                                  kept.packed.options().dtype(at::kFloat));
+  const at::Tensor q = ready_queries(pass, body, kept);
+  if (body.rule.has_norm()) {
+    kept.attended.ready = q;
   }
-  if (!pass.kernels.attend(heads, kept.attended.out.view(heads.q.sizes()), kept.attended.lse)) {
-    kept.attended.lse = at::Tensor();
+  const int64_t room = pass.kernels.room(body.proj);
+  at::Tensor sum;
+  for (const TextPart& part : text_parts(pass, body, kept)) {
+    if (part.k_weight.defined()) {
+      const at::Tensor& packed = part.kept.packed;
+      part.kept.keys =
+          behind_norm(pass, body, packed.narrow(1, 0, packed.size(1) / 2), part.k_weight);
+    }
+    const HeadTensors heads =
+        heads_of(pass, body, q, part.kept.packed, part.kept.keys, part.lengths);
+    part.kept.out = empty_like(pass, kept.packed, sum.defined() ? 0 : room);
+    if (pass.keeps) {
+      part.kept.lse = at::empty({heads.q.size(0), body.heads, heads.q.size(1)},
+                                kept.packed.options().dtype(at::kFloat));
+    }
+    if (!pass.kernels.attend(heads, part.kept.out.view(heads.q.sizes()), part.kept.lse)) {
+      part.kept.lse = at::Tensor();
+    }
+    // What each part has made is read by its own backward.
+    sum =
+        sum.defined() ? empty_like(pass, sum, room).copy_(sum).add_(part.kept.out) : part.kept.out;
   }
   if (body.beside_packed.defined()) {
     KINORA_CHECK(!pass.keeps, kInternal,
                  "[block_stack] keys beside the text's are for passes without gradients");
-    const HeadTensors beside = heads_of(pass, body, kept.packed, body.beside_packed, {});
+    const HeadTensors beside = heads_of(pass, body, kept.packed, body.beside_packed, {}, {});
     const at::Tensor attended = at::empty_like(kept.packed);
     (void)pass.kernels.attend(beside, attended.view(beside.q.sizes()), {});
-    kept.attended.out.add_(attended, body.beside_scale);
+    sum.add_(attended, body.beside_scale);
   }
-  kept.last = pass.kernels.operand(kept.attended.out, pass.number(&body.proj), false);
+  kept.last = pass.kernels.operand(sum, pass.number(&body.proj), false);
   kept.last.room = room;
+}
+
+/// The gradient of what a part's kv has made of it; adds to those of its norm and of the text.
+/// dkv: [B L, 2 C] of the part.
+void text_backward(BranchPass& pass, const CrossAttentionBody& body, const TextPart& part,
+                   const at::Tensor& dkv) {
+  KeptText& kept = part.kept;
+  if (part.k_weight.defined()) {
+    const int64_t width = dkv.size(1) / 2;
+    pass.kernels.norm_rows_backward(kept.packed.narrow(1, 0, width), part.k_weight,
+                                    body.rule.epsilon, body.rule.ranks, dkv.narrow(1, 0, width),
+                                    part.k_weight_grad);
+  }
+  const at::Tensor dtext =
+      linear_backward(pass, dkv, 0, kept.text, part.kv, pass.text_grad.defined());
+  if (pass.text_grad.defined()) {
+    at::Tensor own = part.of_all(pass.text_grad, pass.batch);
+    own.add_(dtext.view(own.sizes()));
+  }
+  kept = {};
 }
 
 at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad dresult,
                     KeptBranch& kept) {
   const at::Tensor dout = last_backward(pass, dresult, kept, body.proj);
   dresult = {};
-  const HeadTensors heads = heads_of(pass, body, kept.packed, kept.text_packed, pass.text_lengths);
+  const at::Tensor q = ready_queries(pass, body, kept);
   const int64_t room = pass.kernels.room(body.q);
-  const at::Tensor dq = empty_like(pass, kept.packed, room);
-  const at::Tensor dkv = at::zeros_like(kept.text_packed);  // padding has no gradient
-  pass.kernels.attend_backward(dout.view(heads.q.sizes()), heads,
-                               kept.attended.out.view(heads.q.sizes()), kept.attended.lse,
-                               heads_of(pass, body, dq, dkv, {}));
-  kept.packed = at::Tensor();
-  kept.text_packed = at::Tensor();
-  kept.attended = {};
-  const at::Tensor dtext =
-      linear_backward(pass, dkv, 0, kept.text, body.kv, pass.text_grad.defined());
-  kept.text = {};
-  if (pass.text_grad.defined()) {
-    at::Tensor(pass.text_grad).add_(dtext);
+  at::Tensor dq;
+  for (const TextPart& part : text_parts(pass, body, kept)) {
+    const HeadTensors heads =
+        heads_of(pass, body, q, part.kept.packed, part.kept.keys, part.lengths);
+    const at::Tensor own = empty_like(pass, kept.packed, dq.defined() ? 0 : room);
+    const at::Tensor dkv = at::zeros_like(part.kept.packed);  // padding has no gradient
+    pass.kernels.attend_backward(dout.view(heads.q.sizes()), heads,
+                                 part.kept.out.view(heads.q.sizes()), part.kept.lse,
+                                 heads_of(pass, body, own, dkv, {}, {}));
+    text_backward(pass, body, part, dkv);
+    dq = dq.defined() ? dq.add_(own) : own;
   }
+  kept.attended = {};
+  if (body.rule.has_norm()) {
+    pass.kernels.norm_rows_backward(kept.packed, body.rule.q_weight, body.rule.epsilon,
+                                    body.rule.ranks, dq, body.rule.q_weight_grad);
+  }
+  kept.packed = at::Tensor();
   return linear_backward(pass, dq, room, kept.h, body.q, pass.wants_dh);
 }
 
@@ -640,7 +731,9 @@ std::vector<const LinearWeights*> linears_of(const Branch& branch) {
             &joint->parts[1].proj};
   }
   if (const auto* cross = std::get_if<CrossAttentionBody>(&branch.body)) {
-    return {&cross->q, &cross->kv, &cross->proj};
+    return cross->first.count > 0
+               ? std::vector{&cross->q, &cross->kv, &cross->first.kv, &cross->proj}
+               : std::vector{&cross->q, &cross->kv, &cross->proj};
   }
   if (const auto* mlp = std::get_if<MlpBody>(&branch.body)) {
     return {&mlp->fc1, &mlp->fc2};
@@ -658,10 +751,14 @@ std::vector<const LinearWeights*> linears_of(const Branch& branch) {
 
 void push_tensors(KeptBranch& kept, std::vector<at::Tensor*>& tensors) {
   AttendedTokens& attended = kept.attended;
-  tensors.insert(tensors.end(), {&kept.x, &kept.statistics.mean, &kept.statistics.rstd,
-                                 &kept.packed, &attended.ready, &attended.out, &attended.lse,
-                                 &kept.text_packed, &kept.hidden_pre, &kept.result});
-  for (Operand* operand : {&kept.h, &kept.text, &kept.attention_last, &kept.last}) {
+  tensors.insert(tensors.end(),
+                 {&kept.x, &kept.statistics.mean, &kept.statistics.rstd, &kept.packed,
+                  &attended.ready, &attended.out, &attended.lse, &kept.hidden_pre, &kept.result});
+  for (KeptText* text : {&kept.text, &kept.first_text}) {
+    tensors.insert(tensors.end(), {&text->packed, &text->keys, &text->out, &text->lse});
+  }
+  for (Operand* operand :
+       {&kept.h, &kept.text.text, &kept.first_text.text, &kept.attention_last, &kept.last}) {
     tensors.insert(tensors.end(), {&operand->value, &operand->fp8, &operand->fp8_transposed,
                                    &operand->factors, &operand->transposed_factors, &operand->low});
   }
@@ -706,6 +803,9 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
     push_rule(joint->parts[1].rule);
   } else if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
     push_rule(both->attention.rule);
+  } else if (const auto* cross = std::get_if<CrossAttentionBody>(&branch.body)) {
+    push_rule(cross->rule);
+    gradients.push_back(cross->first.k_weight_grad);
   } else if (const auto* function = std::get_if<FunctionBody>(&branch.body)) {
     gradients = function->gradients;
   }
@@ -737,8 +837,12 @@ void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept, K
 }
 
 void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept) {
-  kept.text = pass.kernels.operand(rows_of(pass.text), pass.number(&body.kv), false);
-  kept.text_packed = linear(pass, kept.text, body.kv);
+  for (const TextPart& part : text_parts(pass, body, kept)) {
+    const at::Tensor tokens = part.of_all(rows_of(pass.text), pass.text.size(0));
+    part.kept.text =
+        pass.kernels.operand(tokens.reshape({-1, tokens.size(2)}), pass.number(&part.kv), false);
+    part.kept.packed = linear(pass, part.kept.text, part.kv);
+  }
 }
 
 namespace {
@@ -808,7 +912,8 @@ void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept) {
     kept.hidden_pre = at::Tensor();
   }
   // Weight gradients read the transposed copies only.
-  for (Operand* operand : {&kept.h, &kept.text, &kept.last, &kept.attention_last}) {
+  for (Operand* operand :
+       {&kept.h, &kept.text.text, &kept.first_text.text, &kept.last, &kept.attention_last}) {
     operand->fp8 = at::Tensor();
   }
 }

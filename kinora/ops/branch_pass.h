@@ -43,16 +43,25 @@ struct BranchPass {
   }
 };
 
+/// What cross-attention keeps of the tokens that it reads.
+struct KeptText {
+  Operand text{};       ///< what kv reads: [B L, C]
+  at::Tensor packed{};  ///< keys and values: [B L, 2 C]
+  at::Tensor keys{};    ///< keys behind their norm: [B L, C]; undefined without one
+  at::Tensor out{};     ///< what attention to them has made: [R, C]
+  at::Tensor lse{};     ///< fp32; undefined where the composed path ran
+};
+
 /// What a branch keeps; undefined where it is computed again. Rows [R, ...].
 struct KeptBranch {
   at::Tensor x;  ///< the residual stream where the branch leaves it
   NormStatistics statistics{};
   Operand h{};  ///< what the body reads
   // Of attention.
-  at::Tensor packed{};  ///< queries, keys and values; of cross-attention the queries
-  AttendedTokens attended{};
-  Operand text{};
-  at::Tensor text_packed{};  ///< keys and values of text: [B L, 2 C]
+  at::Tensor packed{};        ///< queries, keys and values; of cross-attention the queries
+  AttendedTokens attended{};  ///< of cross-attention `ready` has the queries alone
+  KeptText text{};
+  KeptText first_text{};  ///< of CrossAttentionBody::first
   // Of an MLP.
   at::Tensor hidden_pre{};
   Operand attention_last{};  ///< of a ParallelBody's attention; `last` is its MLP's
@@ -78,7 +87,7 @@ void push_tensors(KeptBranch& kept, std::vector<at::Tensor*>& tensors);
 [[nodiscard]] bool is_kept(const Branch& branch);
 /// From h to the input of the last linear. second: what stream 1 keeps, of a JointAttentionBody.
 void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept, KeptBranch& second);
-/// The part of it that reads the text alone: kept.text and text_packed.
+/// The part of it that reads the text alone: what kept.text and first_text have packed.
 void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept);
 /// From there to the result, of one stream; or the kept one.
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream);

@@ -47,6 +47,12 @@ void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& /*call*/) {
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& /*call*/) {
   refuse_unless_dry();
 }
+void rms_norm_forward(const kernels::RmsNormForward& /*call*/) {
+  refuse_unless_dry();
+}
+void rms_norm_backward(const kernels::RmsNormBackward& /*call*/) {
+  refuse_unless_dry();
+}
 bool low_rank_supported(DType /*type*/, int64_t /*in*/, int64_t /*out*/, int64_t /*rank*/) {
   return device::in_dry_run();
 }

@@ -11,10 +11,6 @@ namespace {
 
 }  // namespace
 
-void rms_norm(const kernels::RmsNormForward& /*call*/) {
-  no_kernels();
-}
-
 void gated_activation(const kernels::GatedActivation& /*call*/) {
   no_kernels();
 }

@@ -72,7 +72,7 @@ void TextKernels::norm(const at::Tensor& x, const at::Tensor& weight, double eps
                                         .weight = weight.const_data_ptr<float>(),
                                         .y = out.data_ptr()};
   if (x.is_cuda()) {
-    cuda::rms_norm(call);
+    cuda::rms_norm_forward(call);
   } else {
     kernels::rms_norm_forward(call);
   }

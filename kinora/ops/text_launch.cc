@@ -6,13 +6,8 @@
 #include "kinora/core/cuda.h"
 #include "kinora/kernels/cuda/activation.h"
 #include "kinora/kernels/cuda/ragged_attention.h"
-#include "kinora/kernels/cuda/rms_norm.h"
 
 namespace kinora::ops::cuda {
-
-void rms_norm(const kernels::RmsNormForward& call) {
-  KINORA_CUDA_CHECK(kernels::cuda::rms_norm_forward(call, c10::cuda::getCurrentCUDAStream()));
-}
 
 void gated_activation(const kernels::GatedActivation& call) {
   KINORA_CUDA_CHECK(kernels::cuda::gated_activation(call, c10::cuda::getCurrentCUDAStream()));

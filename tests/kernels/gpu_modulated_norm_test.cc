@@ -25,6 +25,7 @@ struct Case {
   bool has_branch = true;
   bool has_dx_out = true;
   bool has_norm = true;  // else the residual alone
+  bool centres = true;   // else it is an RMSNorm
   bool has_table = false;
   bool one_vector = false;  // stride 0
   bool in_place = false;    // x_out is x, dx is dx_out
@@ -40,10 +41,10 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << to_string(c.type) << " " << c.rows << " x " << c.width << ", " << c.rows_per_vector
              << " rows a vector" << (c.float_h ? ", float h" : "")
              << (c.has_branch ? "" : ", no branch") << (c.has_dx_out ? "" : ", no dx_out")
-             << (c.has_norm ? "" : ", no norm") << (c.has_table ? ", table" : "")
-             << (c.one_vector ? ", one vector" : "") << (c.in_place ? ", in place" : "")
-             << (c.quantised ? ", quantised" : "") << (c.transposed ? ", transposed" : "")
-             << ", offset " << c.offset;
+             << (c.has_norm ? "" : ", no norm") << (c.centres ? "" : ", not centred")
+             << (c.has_table ? ", table" : "") << (c.one_vector ? ", one vector" : "")
+             << (c.in_place ? ", in place" : "") << (c.quantised ? ", quantised" : "")
+             << (c.transposed ? ", transposed" : "") << ", offset " << c.offset;
 }
 
 /// The inputs, on the host. Vectors lie side by side, as modulation's linear gives them.
@@ -137,6 +138,7 @@ class Calls {
     }
     call.x_out = c_.in_place ? x_.data() : out_.data();
     call.has_norm = c_.has_norm;
+    call.centres = c_.centres;
     call.h_fp8 = fp8();
     if (c_.has_norm) {
       call.shift = inputs_.view(vectors_.data(), table_.data(), 0);
@@ -161,6 +163,7 @@ class Calls {
     fill(inputs_, &call);
     call.dx_out = c_.has_dx_out ? dx_out_.data() : nullptr;
     call.dx = c_.in_place ? dx_out_.data() : out_.data();
+    call.centres = c_.centres;
     if (c_.has_norm) {
       call.dh = dh_.data();
       call.x_out = x_.data();
@@ -326,6 +329,10 @@ TEST_F(GpuModulatedNormTest, EqualsTheCpuWithoutOptionalArrays) {
             if (has_branch || has_dx_out || has_norm) {
               expect_equal_to_cpu(c);
             }
+            c.centres = false;
+            if (has_norm) {
+              expect_equal_to_cpu(c);
+            }
           }
         }
       }
@@ -357,6 +364,8 @@ TEST_F(GpuModulatedNormTest, QuantisedCopiesEqualTheCpu) {
       Case c = {rows, width, rows_per_vector, type};
       c.quantised = true;
       c.transposed = true;
+      expect_equal_to_cpu(c);
+      c.centres = false;
       expect_equal_to_cpu(c);
       c.has_norm = false;
       expect_equal_to_cpu(c);

@@ -30,6 +30,7 @@ std::vector<float> floats(const Doubles& values) {
 
 /// A call's inputs in double, and the formula of the header: the oracle.
 struct Problem {
+  bool centres = true;
   Doubles x = random_doubles(kRows * kWidth, 1);
   Doubles branch = random_doubles(kRows * kWidth, 2);
   Doubles gate = random_doubles(kVectors * kWidth, 3);
@@ -52,7 +53,7 @@ struct Problem {
         const auto i = static_cast<size_t>(row * kWidth + c);
         const auto k = static_cast<size_t>(row / kRowsPerVector * kWidth + c);
         v.push_back(x[i] + gate[k] * branch[i]);
-        mean += v.back() / kWidth;
+        mean += centres ? v.back() / kWidth : 0.0;
       }
       for (const double value : v) {
         variance += (value - mean) * (value - mean) / kWidth;
@@ -96,8 +97,10 @@ struct Problem {
 
 constexpr double kMagnitude = 20.0;  // of sums of a few products; finite differences lose digits
 
-TEST(ModulatedNormTest, ForwardIsTheFormula) {
-  const Problem problem;
+class ModulatedNormTest : public testing::TestWithParam<bool> {};
+
+TEST_P(ModulatedNormTest, ForwardIsTheFormula) {
+  const Problem problem{.centres = GetParam()};
   const Problem::Result want = problem.forward();
   const std::vector<float> x = floats(problem.x), branch = floats(problem.branch);
   const std::vector<float> gate = floats(problem.gate), scale = floats(problem.scale);
@@ -108,6 +111,7 @@ TEST(ModulatedNormTest, ForwardIsTheFormula) {
   call.width = kWidth;
   call.rows_per_vector = kRowsPerVector;
   call.epsilon = static_cast<float>(kEpsilon);
+  call.centres = problem.centres;
   call.type = call.h_type = DType::kF32;
   call.x = x.data();
   call.branch = branch.data();
@@ -125,8 +129,8 @@ TEST(ModulatedNormTest, ForwardIsTheFormula) {
   expect_close(rstd, floats(want.rstd), DType::kF32, 1.0, "rstd");
 }
 
-TEST(ModulatedNormTest, BackwardIsTheDerivative) {
-  const Problem problem;
+TEST_P(ModulatedNormTest, BackwardIsTheDerivative) {
+  const Problem problem{.centres = GetParam()};
   const Problem::Result forward = problem.forward();
   const std::vector<float> x_out = floats(forward.x_out), mean = floats(forward.mean);
   const std::vector<float> rstd = floats(forward.rstd), branch = floats(problem.branch);
@@ -140,6 +144,7 @@ TEST(ModulatedNormTest, BackwardIsTheDerivative) {
   call.width = kWidth;
   call.rows_per_vector = kRowsPerVector;
   call.type = call.dh_type = DType::kF32;
+  call.centres = problem.centres;
   call.dh = dh.data();
   call.dx_out = dx_out.data();
   call.x_out = x_out.data();
@@ -179,7 +184,10 @@ TEST(ModulatedNormTest, BackwardIsTheDerivative) {
   expect_close(dbranch_sum, sums, DType::kF32, kMagnitude, "dbranch_sum");
 }
 
-TEST(ModulatedNormTest, PlainLayerNormOfAKnownRow) {
+INSTANTIATE_TEST_SUITE_P(Norms, ModulatedNormTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "LayerNorm" : "RmsNorm"; });
+
+TEST(ModulatedNormRowTest, PlainLayerNormOfAKnownRow) {
   // Mean 5 and variance 4; without scale and shift, and without a residual.
   const std::vector<float> x = {2.0F, 4.0F, 4.0F, 4.0F, 5.0F, 5.0F, 7.0F, 9.0F};
   std::vector<float> h(8), mean(1), rstd(1);
@@ -198,7 +206,7 @@ TEST(ModulatedNormTest, PlainLayerNormOfAKnownRow) {
   EXPECT_EQ(h, (std::vector<float>{-1.5F, -0.5F, -0.5F, -0.5F, 0.0F, 0.0F, 1.0F, 2.0F}));
 }
 
-TEST(ModulatedNormTest, TablesAreAddedAndStrideZeroIsOneVectorForAll) {
+TEST(ModulatedNormRowTest, TablesAreAddedAndStrideZeroIsOneVectorForAll) {
   const std::vector<float> x = {-1.0F, 1.0F, 3.0F, 5.0F};  // xhat: -1, 1 in both rows
   const std::vector<float> scale = {1.0F, 2.0F}, shift = {10.0F, 20.0F}, table = {0.5F, -0.5F};
   std::vector<float> h(4);
@@ -215,7 +223,7 @@ TEST(ModulatedNormTest, TablesAreAddedAndStrideZeroIsOneVectorForAll) {
   EXPECT_EQ(h, (std::vector<float>{8.0F, 22.0F, 8.0F, 22.0F}));
 }
 
-TEST(ModulatedNormTest, HIsMadeOfTheUnroundedResidual) {
+TEST(ModulatedNormRowTest, HIsMadeOfTheUnroundedResidual) {
   // 256 + 1 is not a bf16 number (256 is the nearest even), its deviation from the mean is.
   const std::vector<uint8_t> x = encode({256.0F, 255.0F}, DType::kBF16);
   const std::vector<uint8_t> branch = encode({1.0F, 0.0F}, DType::kBF16);
@@ -237,7 +245,7 @@ TEST(ModulatedNormTest, HIsMadeOfTheUnroundedResidual) {
   EXPECT_EQ(h, (std::vector<float>{0.5F, -0.5F}));
 }
 
-TEST(ModulatedNormTest, WithoutANormHIsTheRoundedResidual) {
+TEST(ModulatedNormRowTest, WithoutANormHIsTheRoundedResidual) {
   const std::vector<uint8_t> x = encode({256.0F, -3.0F}, DType::kBF16);
   const std::vector<uint8_t> branch = encode({1.0F, 0.5F}, DType::kBF16);
   const std::vector<float> gate = {1.0F, 2.0F};
@@ -263,7 +271,7 @@ TEST(ModulatedNormTest, WithoutANormHIsTheRoundedResidual) {
   EXPECT_EQ(amax, 256.0F);
 }
 
-TEST(ModulatedNormTest, TheResidualAloneAndItsBackward) {
+TEST(ModulatedNormRowTest, TheResidualAloneAndItsBackward) {
   const std::vector<float> x = {1.0F, 2.0F}, branch = {3.0F, 4.0F}, gate = {0.5F, -1.0F};
   std::vector<float> x_out(2);
   ResidualNormForward forward;
@@ -296,7 +304,7 @@ TEST(ModulatedNormTest, TheResidualAloneAndItsBackward) {
   EXPECT_EQ(dgate, (std::vector<float>{30.0F, 80.0F}));
 }
 
-TEST(ModulatedNormTest, QuantisedCopiesAreOfH) {
+TEST(ModulatedNormRowTest, QuantisedCopiesAreOfH) {
   const std::vector<float> x = {-1.0F, 1.0F, 1.0F, -1.0F};  // h = xhat = x
   std::vector<uint8_t> data(4), transposed(4);
   const float scale = 256.0F;

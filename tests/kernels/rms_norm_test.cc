@@ -23,25 +23,23 @@ TEST(RmsNormTest, EqualsTorch) {
   const std::vector<float> dy = {1.0F, -0.5F, 0.25F, 2.0F, -1.0F, 0.75F, 1.5F, 0.5F};
   const std::vector<float> weight = {1.0F, 0.5F, -2.0F, 1.5F};
   std::vector<float> got(8);
-  std::vector<float> rstd(2);
   rms_norm_forward({.rows = 2,
                     .width = 4,
                     .epsilon = 1e-3F,
                     .type = DType::kF32,
                     .x = x.data(),
                     .weight = weight.data(),
-                    .y = got.data(),
-                    .rstd = rstd.data()});
+                    .y = got.data()});
   for (size_t i = 0; i < 8; ++i) {
     EXPECT_NEAR(got[i], y[i], 1e-6);
   }
   std::vector<float> got_dweight(4, 1.0F);
   rms_norm_backward({.rows = 2,
                      .width = 4,
+                     .epsilon = 1e-3F,
                      .type = DType::kF32,
                      .dy = dy.data(),
                      .x = x.data(),
-                     .rstd = rstd.data(),
                      .weight = weight.data(),
                      .dx = got.data(),
                      .dweight = got_dweight.data()});
@@ -74,23 +72,13 @@ TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
     }
     return sum;
   };
-  std::vector<float> y(x.size());
-  std::vector<float> rstd(kRows);
   std::vector<float> dx(x.size());
   std::vector<float> dweight(kWidth);
-  rms_norm_forward({.rows = kRows,
-                    .width = kWidth,
-                    .type = DType::kF32,
-                    .x = x.data(),
-                    .weight = weight.data(),
-                    .y = y.data(),
-                    .rstd = rstd.data()});
   rms_norm_backward({.rows = kRows,
                      .width = kWidth,
                      .type = DType::kF32,
                      .dy = dy.data(),
                      .x = x.data(),
-                     .rstd = rstd.data(),
                      .weight = weight.data(),
                      .dx = dx.data(),
                      .dweight = dweight.data()});
@@ -113,6 +101,61 @@ TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
   for (size_t c = 0; c < kWidth; ++c) {
     EXPECT_NEAR(dweight[c], difference(true, c), 2e-6);
   }
+}
+
+TEST(RmsNormTest, RowsMayLieApart) {
+  constexpr int64_t kRows = 3;
+  constexpr int64_t kWidth = 4;
+  const std::vector<float> weight = random_values(kWidth, 3);
+  // Each matrix alone, and as columns of a wider one.
+  const auto apart = [](const std::vector<float>& matrix, int64_t stride) {
+    std::vector<float> wide(static_cast<size_t>(kRows * stride), 7.0F);
+    for (int64_t i = 0; i < kRows * kWidth; ++i) {
+      wide[static_cast<size_t>(i / kWidth * stride + i % kWidth)] = matrix[static_cast<size_t>(i)];
+    }
+    return wide;
+  };
+  const std::vector<float> x = random_values(kRows * kWidth, 1);
+  const std::vector<float> dy = random_values(kRows * kWidth, 2);
+  std::vector<float> y(x.size());
+  std::vector<float> dx(x.size());
+  rms_norm_forward({.rows = kRows,
+                    .width = kWidth,
+                    .type = DType::kF32,
+                    .x = x.data(),
+                    .weight = weight.data(),
+                    .y = y.data()});
+  rms_norm_backward({.rows = kRows,
+                     .width = kWidth,
+                     .type = DType::kF32,
+                     .dy = dy.data(),
+                     .x = x.data(),
+                     .weight = weight.data(),
+                     .dx = dx.data()});
+  const std::vector<float> wide_x = apart(x, 5);
+  const std::vector<float> wide_dy = apart(dy, 8);
+  std::vector<float> wide_y = apart(x, 6);
+  std::vector<float> wide_dx = apart(x, 7);
+  rms_norm_forward({.rows = kRows,
+                    .width = kWidth,
+                    .type = DType::kF32,
+                    .x = wide_x.data(),
+                    .x_stride = 5,
+                    .weight = weight.data(),
+                    .y = wide_y.data(),
+                    .y_stride = 6});
+  rms_norm_backward({.rows = kRows,
+                     .width = kWidth,
+                     .type = DType::kF32,
+                     .dy = wide_dy.data(),
+                     .dy_stride = 8,
+                     .x = wide_x.data(),
+                     .x_stride = 5,
+                     .weight = weight.data(),
+                     .dx = wide_dx.data(),
+                     .dx_stride = 7});
+  EXPECT_EQ(wide_y, apart(y, 6));
+  EXPECT_EQ(wide_dx, apart(dx, 7));
 }
 
 }  // namespace rms_norm_test

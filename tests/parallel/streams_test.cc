@@ -106,6 +106,25 @@ constexpr ClipCase kOdd[] = {
      .hidden = 48,
      .heads = 4,
      .patch = 1},
+    {.name = "wan",
+     .architecture = "wan",
+     .frames = 3,
+     .gives_frames = true,
+     .hidden = 48,
+     .heads = 4},
+    {.name = "wan_pictures",
+     .architecture = "wan",
+     .frames = 2,
+     .embeds_given = true,
+     .image_channels = 20,
+     .hidden = 48,
+     .heads = 4},
+    {.name = "wan_tuned",
+     .architecture = "wan",
+     .frames = 2,
+     .tuned = true,
+     .hidden = 48,
+     .heads = 4},
 };
 constexpr ClipCase kEvenFrames = {.name = "ltx_video_even",
                                   .architecture = "ltx_video",
@@ -115,6 +134,13 @@ constexpr ClipCase kEvenFrames = {.name = "ltx_video_even",
                                   .hidden = 48,
                                   .heads = 4,
                                   .patch = 1};
+constexpr ClipCase kEvenWan = {.name = "wan_even",
+                               .architecture = "wan",
+                               .frames = 3,
+                               .rows = 4,
+                               .columns = 4,
+                               .hidden = 48,
+                               .heads = 4};
 constexpr ClipCase kEven = {.name = "flux_even",
                             .architecture = "flux",
                             .frames = 1,
@@ -177,6 +203,7 @@ void check_all(const comm::Group& world) {
     if (scheme != SequenceScheme::kUsp || world.size() > 2) {
       check(kEven, scheme, world);
       check(kEvenFrames, scheme, world);
+      check(kEvenWan, scheme, world);
     }
   }
 }

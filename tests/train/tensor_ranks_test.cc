@@ -24,9 +24,9 @@ namespace tensor_ranks_test {
 constexpr double kRounding = 2e-5;  // of sums in another order
 constexpr comm::RankOptions kLong = {.time_limit = std::chrono::seconds(300)};
 
-/// Of a family: CogVideoX, Wan and LTX-Video have no fast path.
+/// Of a family: CogVideoX has no fast path.
 std::vector<inference::Path> paths_of(const std::string& architecture) {
-  if (architecture == "cogvideox" || architecture == "wan" || architecture == "ltx_video") {
+  if (architecture == "cogvideox") {
     return {inference::Path::kPlain};
   }
   return {inference::Path::kPlain, inference::Path::kFast};

@@ -61,11 +61,13 @@ __global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const Residual
     float mean = 0.0F;
     float rstd = 0.0F;
     if (wants_norm) {
-      float sum = 0.0F;
-      for (int64_t c = threadIdx.x; c < width; c += kAnyThreads) {
-        sum += residual(c);
+      if (call.centres) {
+        float sum = 0.0F;
+        for (int64_t c = threadIdx.x; c < width; c += kAnyThreads) {
+          sum += residual(c);
+        }
+        mean = block_sum(sum, scratch) / static_cast<float>(width);
       }
-      mean = block_sum(sum, scratch) / static_cast<float>(width);
       float squares = 0.0F;
       for (int64_t c = threadIdx.x; c < width; c += kAnyThreads) {
         const float difference = residual(c) - mean;
@@ -136,11 +138,12 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
       (call.branch == nullptr || is_aligned_view(call.gate)) &&
       (!wants_vectors || (is_aligned_view(call.scale) && is_aligned_view(call.shift)));
   plan.tile_pitch = 0;
+  plan.mean_factor = mean_factor(call);
   if constexpr (kWarpsPerRow == 1 && sizeof(T) == 2) {
     if (call.rows <= kFewRows && plan.vectors_aligned && call.h_fp8.transposed == nullptr) {
       const auto blocks = static_cast<unsigned>((call.rows + kDirectRows - 1) / kDirectRows);
       forward_direct_kernel<T, kChunks, kFull><<<blocks, kDirectRows * 32, 0, stream>>>(
-          call, static_cast<uint32_t>(plan.rows_per_vector));
+          call, static_cast<uint32_t>(plan.rows_per_vector), mean_factor(call));
       return cudaGetLastError();
     }
   }

@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                 read_ring<T>(source, num_active, dh);
               }
               read_ring<T>(source + x_piece * num_active, num_active, x);
-              const float mean_g = totals[2 * r] * inverse_width;
+              const float mean_g = call.centres ? totals[2 * r] * inverse_width : 0.0F;
               const float mean_gx = totals[2 * r + 1] * inverse_width;
 #pragma unroll
               for (int k = 0; k < kChunk; ++k) {
@@ -405,8 +405,8 @@ __global__ void __launch_bounds__(kAnyThreads)
     sum_g = block_sum(sum_g, scratch);
     sum_gx = block_sum(sum_gx, scratch);
     if (threadIdx.x == 0) {
-      row_sums[row] =
-          make_float2(sum_g / static_cast<float>(width), sum_gx / static_cast<float>(width));
+      row_sums[row] = make_float2(call.centres ? sum_g / static_cast<float>(width) : 0.0F,
+                                  sum_gx / static_cast<float>(width));
     }
   }
 }

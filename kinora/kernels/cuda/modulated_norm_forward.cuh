@@ -16,8 +16,13 @@ struct ForwardPlan {
   int64_t blocks_per_vector;
   int rows_per_block;
   bool vectors_aligned;
-  int tile_pitch;  // 0: no tile
+  int tile_pitch;     // 0: no tile
+  float mean_factor;  // of a row's sum; 0: rows are not centred
 };
+
+inline float mean_factor(const ResidualNormForward& call) {
+  return call.centres ? 1.0F / static_cast<float>(call.width) : 0.0F;
+}
 
 /// The row's sum in every one of its threads.
 template <int kWarpsPerRow>
@@ -271,7 +276,7 @@ struct RowNorm {
         sum += sum_of(x[i]);
       }
     }
-    const float mean = row_sum<kWarpsPerRow>(sum, mean_scratch) * inverse_width;
+    const float mean = row_sum<kWarpsPerRow>(sum, mean_scratch) * plan.mean_factor;
     float squares = 0.0F;
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
@@ -427,12 +432,13 @@ __global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPer
 /// registers, the loads under way before the first is waited for. The same bits as forward_kernel.
 template <typename T, int kChunks, int kFull>
 __global__ void __launch_bounds__(kDirectRows * 32, kChunks <= 5 ? 3 : 2)
-    forward_direct_kernel(const ResidualNormForward call, uint32_t rows_per_vector) {
+    forward_direct_kernel(const ResidualNormForward call, uint32_t rows_per_vector,
+                          float mean_factor) {
   const uint32_t row = blockIdx.x * kDirectRows + threadIdx.x / 32;
   if (row >= call.rows) {
     return;
   }
-  const ForwardPlan plan = {};  // no tile
+  const ForwardPlan plan = {.mean_factor = mean_factor};  // no tile
   RowNorm<T, 1, kChunks, kFull> norm(call, plan, nullptr, nullptr, nullptr);
   const bool has_branch = call.branch != nullptr;
   const int64_t base = norm.base_of(row);

@@ -43,11 +43,12 @@ struct Columns {
   }
   __device__ __forceinline__ bool whole(int v) const { return aligned && count(v) == kChunk; }
 
-  __device__ __forceinline__ void load(const void* data, int64_t row,
+  /// Of the row that begins at element `start`.
+  __device__ __forceinline__ void load(const void* data, int64_t start,
                                        Packed<T, kChunk> (&packed)[kVectors]) const {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      packed[v] = load_some<T, kChunk>(data, row * width + first(v), count(v), whole(v));
+      packed[v] = load_some<T, kChunk>(data, start + first(v), count(v), whole(v));
     }
   }
   __device__ __forceinline__ void load_weight(const float* weight, bool weight_aligned, int v,
@@ -73,6 +74,26 @@ __device__ __forceinline__ float row_sum(float value, float* scratch) {
   }
 }
 
+/// The sum of the squares of one thread's columns.
+template <typename T, int kVectors>
+__device__ __forceinline__ float sum_of_squares(const Packed<T, kChunk> (&packed)[kVectors]) {
+  float squares = 0.0F;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    float x[kChunk];
+    unpack<T, kChunk>(packed[v], x);
+#pragma unroll
+    for (const float value : x) {
+      squares += value * value;
+    }
+  }
+  return squares;
+}
+
+__device__ __forceinline__ float rstd_of(float squares, int64_t width, float epsilon) {
+  return rsqrtf(squares / static_cast<float>(width) + epsilon);
+}
+
 /// T: of x;  Y: of y.
 template <typename T, typename Y, int kRowThreads, int kVectors>
 __global__ void __launch_bounds__(kThreads)
@@ -85,19 +106,9 @@ __global__ void __launch_bounds__(kThreads)
     return;  // all threads of the row
   }
   Packed<T, kChunk> packed[kVectors];
-  columns.load(call.x, row, packed);
-  float squares = 0.0F;
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    float x[kChunk];
-    unpack<T, kChunk>(packed[v], x);
-#pragma unroll
-    for (const float value : x) {
-      squares += value * value;
-    }
-  }
-  squares = row_sum<kRowThreads>(squares, scratch);
-  const float rstd = rsqrtf(squares / static_cast<float>(call.width) + call.epsilon);
+  columns.load(call.x, row * call.x_stride, packed);
+  const float squares = row_sum<kRowThreads>(sum_of_squares<T, kVectors>(packed), scratch);
+  const float rstd = rstd_of(squares, call.width, call.epsilon);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     float x[kChunk];
@@ -108,11 +119,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < kChunk; ++k) {
       x[k] *= rstd * weight[k];
     }
-    store_floats<Y, kChunk>(call.y, row * call.width + columns.first(v), columns.count(v),
+    store_floats<Y, kChunk>(call.y, row * call.y_stride + columns.first(v), columns.count(v),
                             columns.whole(v), x);
-  }
-  if (call.rstd != nullptr && threadIdx.x % kRowThreads == 0) {
-    call.rstd[row] = rstd;
   }
 }
 
@@ -129,9 +137,10 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t row = begin + threadIdx.x / kRowThreads; row < end; row += kRows) {
     Packed<T, kChunk> packed_dy[kVectors];
     Packed<T, kChunk> packed_x[kVectors];
-    columns.load(call.dy, row, packed_dy);
-    columns.load(call.x, row, packed_x);
-    const float rstd = call.rstd[row];
+    columns.load(call.dy, row * call.dy_stride, packed_dy);
+    columns.load(call.x, row * call.x_stride, packed_x);
+    const float squares = row_sum<kRowThreads>(sum_of_squares<T, kVectors>(packed_x), scratch);
+    const float rstd = rstd_of(squares, call.width, call.epsilon);
     float sum = 0.0F;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
@@ -161,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int k = 0; k < kChunk; ++k) {
         dy[k] = rstd * (dy[k] * weight[k] - x[k] * rstd * mean);
       }
-      store_floats<T, kChunk>(call.dx, row * call.width + columns.first(v), columns.count(v),
+      store_floats<T, kChunk>(call.dx, row * call.dx_stride + columns.first(v), columns.count(v),
                               columns.whole(v), dy);
     }
   }
@@ -211,49 +220,68 @@ __device__ __forceinline__ float weight_at(const float* weight, int64_t column) 
   return weight == nullptr ? 1.0F : weight[column];
 }
 
+/// Of the row that begins at element `first`, in all threads of the block.
+template <typename T>
+__device__ __forceinline__ float wide_rstd(const void* x, int64_t first, int64_t width,
+                                           float epsilon, float* scratch) {
+  float squares = 0.0F;
+  for (int64_t c = threadIdx.x; c < width; c += kThreads) {
+    const float value = element<T>(x, first + c);
+    squares += value * value;
+  }
+  return rstd_of(block_sum(squares, scratch), width, epsilon);
+}
+
 template <typename T, typename Y>
 __global__ void __launch_bounds__(kThreads) wide_forward_kernel(const RmsNormForward call) {
   __shared__ float scratch[kWarps];
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * call.width;
-  float squares = 0.0F;
+  const int64_t x = static_cast<int64_t>(blockIdx.x) * call.x_stride;
+  const int64_t y = static_cast<int64_t>(blockIdx.x) * call.y_stride;
+  const float rstd = wide_rstd<T>(call.x, x, call.width, call.epsilon, scratch);
   for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
-    const float x = element<T>(call.x, first + c);
-    squares += x * x;
+    static_cast<Y*>(call.y)[y + c] =
+        from_float<Y>(element<T>(call.x, x + c) * (rstd * weight_at(call.weight, c)));
   }
-  squares = block_sum(squares, scratch);
-  const float rstd = rsqrtf(squares / static_cast<float>(call.width) + call.epsilon);
-  for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
-    static_cast<Y*>(call.y)[first + c] =
-        from_float<Y>(element<T>(call.x, first + c) * (rstd * weight_at(call.weight, c)));
-  }
-  if (call.rstd != nullptr && threadIdx.x == 0) {
-    call.rstd[blockIdx.x] = rstd;
+}
+
+/// rstd: [rows].
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    wide_rstd_kernel(const RmsNormBackward call, float* __restrict__ rstd) {
+  __shared__ float scratch[kWarps];
+  const int64_t x = static_cast<int64_t>(blockIdx.x) * call.x_stride;
+  const float value = wide_rstd<T>(call.x, x, call.width, call.epsilon, scratch);
+  if (threadIdx.x == 0) {
+    rstd[blockIdx.x] = value;
   }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) wide_backward_kernel(const RmsNormBackward call) {
+__global__ void __launch_bounds__(kThreads)
+    wide_backward_kernel(const RmsNormBackward call, const float* __restrict__ rstds) {
   __shared__ float scratch[kWarps];
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * call.width;
-  const float rstd = call.rstd[blockIdx.x];
+  const int64_t first_dy = static_cast<int64_t>(blockIdx.x) * call.dy_stride;
+  const int64_t first_x = static_cast<int64_t>(blockIdx.x) * call.x_stride;
+  const int64_t first_dx = static_cast<int64_t>(blockIdx.x) * call.dx_stride;
+  const float rstd = rstds[blockIdx.x];
   float sum = 0.0F;
   for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
-    sum += element<T>(call.dy, first + c) * (element<T>(call.x, first + c) * rstd) *
+    sum += element<T>(call.dy, first_dy + c) * (element<T>(call.x, first_x + c) * rstd) *
            weight_at(call.weight, c);
   }
   const float mean = block_sum(sum, scratch) / static_cast<float>(call.width);
   for (int64_t c = threadIdx.x; c < call.width; c += kThreads) {
-    const float g = element<T>(call.dy, first + c) * weight_at(call.weight, c);
-    const float xhat = element<T>(call.x, first + c) * rstd;
-    static_cast<T*>(call.dx)[first + c] = from_float<T>(rstd * (g - xhat * mean));
+    const float g = element<T>(call.dy, first_dy + c) * weight_at(call.weight, c);
+    const float xhat = element<T>(call.x, first_x + c) * rstd;
+    static_cast<T*>(call.dx)[first_dx + c] = from_float<T>(rstd * (g - xhat * mean));
   }
 }
 
 /// partial[blockIdx.y, column]: a thread a column.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    wide_dweight_kernel(const RmsNormBackward call, int64_t rows_per_block,
-                        float* __restrict__ partial) {
+    wide_dweight_kernel(const RmsNormBackward call, const float* __restrict__ rstds,
+                        int64_t rows_per_block, float* __restrict__ partial) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (column >= call.width) {
     return;
@@ -262,8 +290,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t end = min(call.rows, begin + rows_per_block);
   float sum = 0.0F;
   for (int64_t row = begin; row < end; ++row) {
-    const int64_t i = row * call.width + column;
-    sum += element<T>(call.dy, i) * (element<T>(call.x, i) * call.rstd[row]);
+    sum += element<T>(call.dy, row * call.dy_stride + column) *
+           (element<T>(call.x, row * call.x_stride + column) * rstds[row]);
   }
   partial[static_cast<int64_t>(blockIdx.y) * call.width + column] = sum;
 }
@@ -286,8 +314,9 @@ cudaError_t launch_forward(const RmsNormForward& call, cudaStream_t stream) {
     wide_forward_kernel<T, Y><<<static_cast<unsigned>(call.rows), kThreads, 0, stream>>>(call);
     return cudaGetLastError();
   }
-  const bool aligned =
-      call.width % kChunk == 0 && is_aligned_to<16>(call.x) && is_aligned_to<16>(call.y);
+  const bool aligned = call.width % kChunk == 0 && call.x_stride % kChunk == 0 &&
+                       call.y_stride % kChunk == 0 && is_aligned_to<16>(call.x) &&
+                       is_aligned_to<16>(call.y);
   with_columns(call.width, [&](auto row_threads, auto vectors) {
     constexpr int kRows = kThreads / row_threads();
     const auto blocks = static_cast<unsigned>(ceil_div(call.rows, kRows));
@@ -297,9 +326,29 @@ cudaError_t launch_forward(const RmsNormForward& call, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+int64_t stride_or(int64_t stride, int64_t width) {
+  return stride == 0 ? width : stride;
+}
+
+/// partial: as backward_kernel's; rstd: [rows].
+template <typename T>
+void launch_wide_backward(const RmsNormBackward& call, int64_t per_block, unsigned blocks,
+                          float* partial, float* rstd, cudaStream_t stream) {
+  const auto rows = static_cast<unsigned>(call.rows);
+  wide_rstd_kernel<T><<<rows, kThreads, 0, stream>>>(call, rstd);
+  if (partial != nullptr) {  // before dx may replace what it reads
+    const dim3 grid(static_cast<unsigned>(ceil_div(call.width, kThreads)), blocks);
+    wide_dweight_kernel<T><<<grid, kThreads, 0, stream>>>(call, rstd, per_block, partial);
+  }
+  wide_backward_kernel<T><<<rows, kThreads, 0, stream>>>(call, rstd);
+}
+
 }  // namespace
 
-cudaError_t rms_norm_forward(const RmsNormForward& call, cudaStream_t stream) {
+cudaError_t rms_norm_forward(const RmsNormForward& given, cudaStream_t stream) {
+  RmsNormForward call = given;
+  call.x_stride = stride_or(call.x_stride, call.width);
+  call.y_stride = stride_or(call.y_stride, call.width);
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
   }
@@ -311,31 +360,36 @@ cudaError_t rms_norm_forward(const RmsNormForward& call, cudaStream_t stream) {
 }
 
 size_t rms_norm_backward_workspace_bytes(int64_t rows, int64_t width, bool dweight) {
-  if (!dweight || rows == 0 || width == 0) {
+  if (rows == 0 || width == 0) {
     return 0;
   }
-  return static_cast<size_t>(ceil_div(rows, rows_per_block(rows)) * width) * sizeof(float);
+  const int64_t partial = dweight ? ceil_div(rows, rows_per_block(rows)) * width : 0;
+  return static_cast<size_t>((width > kMaxWidth ? rows : 0) + partial) * sizeof(float);
 }
 
-cudaError_t rms_norm_backward(const RmsNormBackward& call, void* workspace, cudaStream_t stream) {
+cudaError_t rms_norm_backward(const RmsNormBackward& given, void* workspace, cudaStream_t stream) {
+  RmsNormBackward call = given;
+  call.dy_stride = stride_or(call.dy_stride, call.width);
+  call.x_stride = stride_or(call.x_stride, call.width);
+  call.dx_stride = stride_or(call.dx_stride, call.width);
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
   }
-  auto* partial = call.dweight == nullptr ? nullptr : static_cast<float*>(workspace);
+  auto* rstd = static_cast<float*>(workspace);  // of wide rows
+  float* partial =
+      call.dweight == nullptr ? nullptr : rstd + (call.width > kMaxWidth ? call.rows : 0);
   const int64_t per_block = rows_per_block(call.rows);
   const auto blocks = static_cast<unsigned>(ceil_div(call.rows, per_block));
   const cudaError_t error = with_type(call.type, [&](auto example) {
     using T = decltype(example);
     if (call.width > kMaxWidth) {
-      if (partial != nullptr) {  // before dx may replace what it reads
-        const dim3 grid(static_cast<unsigned>(ceil_div(call.width, kThreads)), blocks);
-        wide_dweight_kernel<T><<<grid, kThreads, 0, stream>>>(call, per_block, partial);
-      }
-      wide_backward_kernel<T><<<static_cast<unsigned>(call.rows), kThreads, 0, stream>>>(call);
+      launch_wide_backward<T>(call, per_block, blocks, partial, rstd, stream);
       return cudaGetLastError();
     }
-    const bool aligned = call.width % kChunk == 0 && is_aligned_to<16>(call.dy) &&
-                         is_aligned_to<16>(call.x) && is_aligned_to<16>(call.dx);
+    const bool aligned = call.width % kChunk == 0 && call.dy_stride % kChunk == 0 &&
+                         call.x_stride % kChunk == 0 && call.dx_stride % kChunk == 0 &&
+                         is_aligned_to<16>(call.dy) && is_aligned_to<16>(call.x) &&
+                         is_aligned_to<16>(call.dx);
     with_columns(call.width, [&](auto row_threads, auto vectors) {
       backward_kernel<T, row_threads(), vectors()><<<blocks, kThreads, 0, stream>>>(
           call, per_block, aligned, is_aligned_to<16>(call.weight), partial);

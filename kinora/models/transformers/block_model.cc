@@ -265,6 +265,7 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
   const std::vector<bool> at_host = offloaded();
   const std::vector<bool> again = recomputed(at_host);
   ops::BlockStack stack{.blocks = std::move(blocks),
+                        .centres = centres(),
                         .recompute = level_,
                         .recomputed = {again.begin() + span.first, again.begin() + span.end},
                         .host_activations = host_activations_,
@@ -313,16 +314,19 @@ at::Tensor BlockModel::run(ops::BlockStack stack, ops::StackInputs inputs,
   };
   const at::Tensor& offset = stack.blocks.front().offset;
   const at::Tensor h = through_blocks({x}, std::ssize(stack.blocks), pass, blocks, [&] {
-    return normed(offset.defined() ? x + offset.view(x.sizes().slice(1)) : x, inputs.vectors, 0);
+    return normed(offset.defined() ? x + offset.view(x.sizes().slice(1)) : x, inputs.vectors, 0,
+                  centres());
   });
   return normed(h.to(at::kFloat), inputs.vectors, inputs.vectors.size(1) / x.size(-1) - 2);
 }
 
-at::Tensor BlockModel::normed(const at::Tensor& x, const at::Tensor& vectors, int64_t first) {
+at::Tensor BlockModel::normed(const at::Tensor& x, const at::Tensor& vectors, int64_t first,
+                              bool centres) {
   const int64_t width = x.size(-1);
   const at::Tensor shift = vectors.narrow(1, first * width, width).unsqueeze(1);
   const at::Tensor scale = vectors.narrow(1, (first + 1) * width, width).unsqueeze(1);
-  return modulated_norm(x.to(at::kFloat).reshape({vectors.size(0), -1, width}), shift, scale)
+  const at::Tensor rows = x.to(at::kFloat).reshape({vectors.size(0), -1, width});
+  return (centres ? modulated_norm(rows, shift, scale) : modulated_rms_norm(rows, shift, scale))
       .to(x.scalar_type())
       .view(x.sizes());
 }

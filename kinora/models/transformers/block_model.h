@@ -92,6 +92,8 @@ class BlockModel : public Model {
   /// The blocks of a pass, in order of use. To be called before anything adds gradients.
   [[nodiscard]] ops::BlockStack stack(std::vector<ops::Block> blocks,
                                       const diffusion::Pass& pass) const;
+  /// ops::BlockStack::centres.
+  [[nodiscard]] virtual bool centres() const { return true; }
   /// Runs it on inputs of one stream, whose x [.., C] is in any type: fp32. Nothing behind a
   /// stage's blocks.
   [[nodiscard]] at::Tensor run(ops::BlockStack stack, ops::StackInputs inputs,
@@ -129,9 +131,10 @@ class BlockModel : public Model {
   /// Blocks first, ..., end - 1 of a stack and of its vectors [V, n C], without the final norm.
   [[nodiscard]] Streams run_piece(const ops::BlockStack& stack, const ops::StackInputs& inputs,
                                   int64_t first, int64_t end) const;
-  /// LayerNorm(x) with shift and scale at columns `first` of vectors [V, n C]: in x's type.
+  /// The norm of a branch, or the final one, with shift and scale at columns `first` of vectors
+  /// [V, n C]: in x's type.
   [[nodiscard]] static at::Tensor normed(const at::Tensor& x, const at::Tensor& vectors,
-                                         int64_t first);
+                                         int64_t first, bool centres = true);
 
   /// ops::stack_vectors by the fast path's kernels.
   [[nodiscard]] at::Tensor stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,

@@ -62,7 +62,7 @@ void CaptionModel::to_device(const at::Device& device) {
 
 void CaptionModel::set_block_buckets(const std::vector<std::string>& blocks,
                                      std::vector<std::vector<nn::Linear*>> linears,
-                                     std::vector<const nn::CrossAttention*> readers) {
+                                     TextReaders readers) {
   set_buckets(block_buckets(*this, blocks), std::move(linears));
   readers_ = std::move(readers);
 }
@@ -83,8 +83,9 @@ at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
   const int64_t num_times = times.size(0);
   const int64_t batch = captions_of(config(), conditions).size(0);
   const at::Tensor& mask = conditions.frame_mask;
-  const at::Tensor table = this->table(0);
-  const int64_t columns = (num_blocks() * table.size(0) + 2) * config().transformer.hidden;
+  const at::Tensor fixed = norm_vectors(0);
+  const int64_t of_block = table(0).size(0) + (fixed.defined() ? fixed.size(0) : 0);
+  const int64_t columns = (num_blocks() * of_block + 2) * config().transformer.hidden;
   const int64_t rows = num_times * batch * (mask.defined() ? mask.size(1) : 1);
   if (rows * columns * static_cast<int64_t>(sizeof(float)) > diffusion::Prepared::kMaxBytes) {
     return {};
@@ -102,6 +103,9 @@ at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
 }
 
 std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& conditions) const {
+  if (readers_.empty()) {
+    return {};
+  }
   const at::Tensor text = fast_texts(conditions);
   if (static_cast<int64_t>(readers_.size() * 2 * text.nbytes()) > diffusion::Prepared::kMaxBytes) {
     return {};
@@ -111,7 +115,7 @@ std::vector<at::Tensor> CaptionModel::packed_texts(const diffusion::Conditions& 
       static_cast<size_t>(num_blocks()) / readers_.size();  // the first of them reads
   for (size_t i = 0; i < readers_.size(); ++i) {
     with_bucket(block_bucket(static_cast<int64_t>(i * blocks_a_reader)),
-                [&] { texts.push_back(packed_text(readers_[i]->body(), text)); });
+                [&] { texts.push_back(packed_text(readers_[i](), text)); });
   }
   return texts;
 }
@@ -174,11 +178,20 @@ at::Tensor CaptionModel::run_plain(int64_t use, bool recompute, const at::Tensor
 
 at::Tensor CaptionModel::seam_vectors(const TimeVectors& time, BlockSpan blocks) const {
   std::vector<at::Tensor> tables;
+  std::vector<at::Tensor> fixed;
   for (int64_t use = blocks.first; use < blocks.end; ++use) {
     tables.push_back(table(use));
+    if (const at::Tensor vectors = norm_vectors(use); vectors.defined()) {
+      fixed.push_back(vectors);
+    }
   }
-  const at::Tensor of_blocks =
-      at::stack(tables) + time.vectors.unsqueeze(2);  // [B, T or 1, L, n, C]
+  at::Tensor of_blocks = at::stack(tables) + time.vectors.unsqueeze(2);  // [B, T or 1, L, n, C]
+  if (!fixed.empty()) {
+    const at::Tensor all = at::stack(fixed);  // [L, m, C]
+    of_blocks = at::cat({of_blocks, all.expand({of_blocks.size(0), of_blocks.size(1), all.size(0),
+                                                all.size(1), all.size(2)})},
+                        3);
+  }
   if (blocks.end < num_blocks()) {
     return of_blocks.flatten(2).flatten(0, 1);
   }
@@ -197,12 +210,16 @@ at::Tensor CaptionModel::run_fast(std::vector<ops::Block> blocks, const at::Tens
   if (!prepared.of_texts.empty()) {
     give_texts(blocks, prepared.of_texts);
   }
+  at::Tensor lengths = fast_text_lengths(conditions);
+  if (lengths.defined()) {
+    lengths = lengths.to(at::kInt).contiguous();
+  }
   const at::Tensor h =
       BlockModel::run(stack(std::move(blocks), pass),
                       {.x = x,
                        .vectors = vectors,
                        .text = prepared.of_texts.empty() ? fast_texts(conditions) : at::Tensor(),
-                       .text_lengths = fast_text_lengths(conditions).to(at::kInt).contiguous()},
+                       .text_lengths = lengths},
                       pass);
   return h.defined() ? to_clip(final_layer.project(h), x_t) : at::Tensor();
 }

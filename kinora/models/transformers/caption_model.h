@@ -29,8 +29,7 @@ class CaptionModel : public BlockModel {
   /// To be called when all children are there. blocks: paths in order of use. linears: of each,
   /// those that can compute in fp8. readers: what reads the text, in order.
   void set_block_buckets(const std::vector<std::string>& blocks,
-                         std::vector<std::vector<nn::Linear*>> linears,
-                         std::vector<const nn::CrossAttention*> readers);
+                         std::vector<std::vector<nn::Linear*>> linears, TextReaders readers);
 
   void check_inputs(const at::Tensor& x_t, const at::Tensor& t,
                     const diffusion::Conditions& conditions) const {
@@ -51,6 +50,8 @@ class CaptionModel : public BlockModel {
                                                  const diffusion::Conditions& conditions) const = 0;
   /// The learned part of a block's vectors, [n, C]: of the one that is used as number `use`.
   [[nodiscard]] virtual at::Tensor table(int64_t use) const = 0;
+  /// Vectors of the same block that time does not change, behind these: [m, C]; undefined: none.
+  [[nodiscard]] virtual at::Tensor norm_vectors(int64_t /*use*/) const { return {}; }
 
   /// This rank's tokens, fp32: [B, T, S', C]. positions: [1, 1, S, C].
   [[nodiscard]] at::Tensor embed(const at::Tensor& x_t, const at::Tensor& positions) const;
@@ -60,8 +61,9 @@ class CaptionModel : public BlockModel {
 
   /// The caption as blocks read it: [B, L, C].
   [[nodiscard]] at::Tensor embed_text(const diffusion::Conditions& conditions) const;
-  /// What blocks of the fast path read instead, and how much of it: R texts [R, L, C] and [R], each
-  /// of which is read by as many of the tokens [B T S'], one text behind the other.
+  /// What blocks of the fast path read instead, and how much of it (undefined: all): R texts
+  /// [R, L, C] and [R], each of which is read by as many of the tokens [B T S'], one text behind
+  /// the other.
   [[nodiscard]] virtual at::Tensor fast_texts(const diffusion::Conditions& conditions) const;
   [[nodiscard]] virtual at::Tensor fast_text_lengths(const diffusion::Conditions& conditions) const;
 
@@ -92,7 +94,7 @@ class CaptionModel : public BlockModel {
   /// This rank's patches as x_t.
   [[nodiscard]] at::Tensor to_clip(const at::Tensor& part, const at::Tensor& x_t) const;
 
-  std::vector<const nn::CrossAttention*> readers_;
+  TextReaders readers_;
 
  protected:
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys

@@ -2,22 +2,43 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/ScalarType.h>
+
+#include <utility>
+#include <vector>
+
+#include "kinora/comm/differentiable.h"
+#include "kinora/nn/rotary.h"
+#include "kinora/nn/self_attention.h"
+#include "kinora/ops/parameter.h"
 
 namespace kinora::models {
+namespace {
 
-JoinedHeadNorms::JoinedHeadNorms(int64_t hidden, double epsilon)
-    : q_norm(hidden, epsilon), k_norm(hidden, epsilon) {
-  add_child("q_norm", q_norm);
-  add_child("k_norm", k_norm);
+nn::Linear projection(int64_t hidden, int64_t parts) {
+  return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
 }
 
-at::Tensor in_heads(const at::Tensor& x, int64_t num_heads) {
-  return x.unflatten(-1, {num_heads, -1}).transpose(1, 2);
+/// Which ranks may divide.
+nn::Stretch heads_of(const TransformerConfig& config) {
+  return {config.hidden, config.heads};
 }
 
-at::Tensor attend_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                        const at::Tensor& lengths) {
+/// [B, tokens, C'] -> [B, H', tokens, D].
+at::Tensor in_heads(const at::Tensor& x, int64_t head_size) {
+  return x.unflatten(-1, {-1, head_size}).transpose(1, 2);
+}
+
+/// q: [B, H', N, D]; kv: [B, L, 2 C'], its keys behind `norm`. lengths: as JoinedTextAttention's.
+/// Returns [B, N, C'].
+at::Tensor attend_to(const at::Tensor& q, const at::Tensor& kv, const JoinedHeadNorm& norm,
+                     const comm::Group& group, const at::Tensor& lengths) {
+  const std::vector<at::Tensor> parts = kv.chunk(2, -1);
+  const at::Tensor k = in_heads(norm.forward(parts[0], group), q.size(3));
+  const at::Tensor v = in_heads(parts[1], q.size(3));
   if (!lengths.defined()) {
     return at::scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2);
   }
@@ -30,6 +51,176 @@ at::Tensor attend_heads(const at::Tensor& q, const at::Tensor& k, const at::Tens
       .transpose(1, 2)
       .flatten(2)
       .masked_fill(is_empty.unsqueeze(1), 0.0);
+}
+
+}  // namespace
+
+JoinedHeadNorm::JoinedHeadNorm(int64_t hidden, double epsilon) : RmsNorm(hidden, epsilon) {
+  weight.is_partial = true;
+}
+
+at::Tensor JoinedHeadNorm::forward(const at::Tensor& x, const comm::Group& group) const {
+  if (group.size() == 1) {
+    return RmsNorm::forward(x);
+  }
+  const at::Tensor wide = x.to(c10::promoteTypes(x.scalar_type(), at::kFloat));
+  // Each rank goes on with it in its own way.
+  const at::Tensor squares =
+      comm::shared(group, comm::sum(group, wide.square().sum(-1, /*keepdim=*/true)));
+  const at::Tensor scale =
+      at::rsqrt(squares / static_cast<double>(x.size(-1) * group.size()) + epsilon());
+  const at::Tensor own_weight = ops::with_gradient(weight.value, weight.grad)
+                                    .narrow(0, group.rank() * x.size(-1), x.size(-1));
+  return tapped((wide * scale * own_weight).to(x.scalar_type()));
+}
+
+JoinedHeadNorms::JoinedHeadNorms(int64_t hidden, double epsilon)
+    : q_norm(hidden, epsilon), k_norm(hidden, epsilon) {
+  add_child("q_norm", q_norm);
+  add_child("k_norm", k_norm);
+}
+
+ops::HeadRule JoinedHeadNorms::rule(const comm::Group& group, const at::Tensor& rotary) const {
+  ops::HeadRule rule = nn::head_rule({}, {}, rotary);
+  rule.q_weight = q_norm.weight.value.detach();
+  rule.k_weight = k_norm.weight.value.detach();
+  rule.q_weight_grad = q_norm.weight.grad;
+  rule.k_weight_grad = k_norm.weight.grad;
+  rule.epsilon = q_norm.epsilon();
+  if (group.size() > 1) {
+    rule.ranks = {group.rank(), group.size(),
+                  [group](const at::Tensor& numbers) { group.all_reduce(numbers); }};
+  }
+  return rule;
+}
+
+JoinedSelfAttention::JoinedSelfAttention(const TransformerConfig& config, double epsilon)
+    : head_size_(config.hidden / config.heads),
+      norms_(config.hidden, epsilon),
+      qkv(projection(config.hidden, 3)),
+      proj(projection(config.hidden, 1)) {
+  const nn::Stretch heads = heads_of(config);
+  qkv.set_cut({nn::Cut::Dim::kOutputs, {heads, heads, heads}});
+  proj.set_cut({nn::Cut::Dim::kInputs, {heads}});
+  add_child("qkv", qkv);
+  add_child("proj", proj);
+  add_child("", norms_);
+}
+
+at::Tensor JoinedSelfAttention::attend(const at::Tensor& projected, const at::Tensor& rotary,
+                                       const nn::Sequence& sequence, int64_t tokens_a_frame) const {
+  const std::vector<at::Tensor> parts = projected.chunk(3, -1);
+  const int64_t columns = parts[0].size(-1);
+  const auto turned = [&](const at::Tensor& x) {
+    const bool is_alike = rotary.size(-1) == head_size_;
+    const at::Tensor angles =
+        is_alike
+            ? rotary.unsqueeze(-2)
+            : rotary.narrow(-1, qkv.group().rank() * columns, columns).unflatten(-1, {1, columns});
+    return nn::rotated(x.unflatten(-1, {-1, angles.size(-1)}), angles).flatten(-2);
+  };
+  const at::Tensor packed =
+      at::stack({turned(norms_.q_norm.forward(parts[0], qkv.group())),
+                 turned(norms_.k_norm.forward(parts[1], qkv.group())), parts[2]},
+                3)
+          .unflatten(-1, {-1, head_size_});  // [B, T, S', 3, H', D]
+  const int64_t frames = projected.size(1);
+  const std::vector<at::Tensor> streams =
+      sequence.divides_tokens() ? packed.unbind(1) : std::vector<at::Tensor>{packed.flatten(1, 2)};
+  const std::vector<int64_t> tokens(streams.size(), frames * tokens_a_frame / std::ssize(streams));
+  const std::vector<at::Tensor> attended =
+      sequence.stream_attention(nullptr, streams, tokens, /*text_lengths=*/{});
+  return at::stack(attended, 1).view(parts[0].sizes());
+}
+
+at::Tensor JoinedSelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
+                                        const nn::Sequence& sequence,
+                                        int64_t tokens_a_frame) const {
+  return tapped(proj.forward(attend(qkv.forward(x), rotary, sequence, tokens_a_frame)));
+}
+
+ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const at::Tensor& rotary,
+                                      const ops::SeamNumbers& vectors) const {
+  const bool has_kernel = rotary.size(-1) == head_size_ && pass.kernels.has_head_rules() &&
+                          !pass.sequence.divides_tokens();
+  ops::SelfAttentionBody body{.qkv = qkv.weights(),
+                              .proj = proj.weights(),
+                              .heads = qkv.weight.shape.front() / (3 * head_size_),
+                              .length = pass.frames * pass.tokens,
+                              .rule = norms_.rule(qkv.group(), has_kernel ? rotary : at::Tensor())};
+  if (!has_kernel) {
+    body.attend = [this, &sequence = pass.sequence, rotary, batch = pass.batch,
+                   frames = pass.frames, tokens = pass.tokens,
+                   tokens_a_frame = pass.tokens_a_frame](const at::Tensor& rows) {
+      const at::Tensor projected = rows.view({batch, frames, tokens, rows.size(1)});
+      return attend(projected, rotary, sequence, tokens_a_frame).flatten(0, 2);
+    };
+  }
+  return {.body = std::move(body), .seam = vectors, .kept = pass.kept(ops::BranchKind::kSpace)};
+}
+
+JoinedImageKeys::JoinedImageKeys(const TransformerConfig& config, double epsilon)
+    : image_kv_linear(projection(config.hidden, 2)), image_k_norm(config.hidden, epsilon) {
+  image_kv_linear.set_cut({nn::Cut::Dim::kOutputs, {heads_of(config), heads_of(config)}});
+  add_child("image_kv_linear", image_kv_linear);
+  add_child("image_k_norm", image_k_norm);
+}
+
+JoinedTextAttention::JoinedTextAttention(const TransformerConfig& config, double epsilon)
+    : head_size_(config.hidden / config.heads),
+      norms_(config.hidden, epsilon),
+      q_linear(projection(config.hidden, 1)),
+      kv_linear(projection(config.hidden, 2)),
+      proj(projection(config.hidden, 1)) {
+  const nn::Stretch heads = heads_of(config);
+  q_linear.set_cut({nn::Cut::Dim::kOutputs, {heads}});
+  kv_linear.set_cut({nn::Cut::Dim::kOutputs, {heads, heads}});
+  proj.set_cut({nn::Cut::Dim::kInputs, {heads}});
+  add_child("q_linear", q_linear);
+  add_child("kv_linear", kv_linear);
+  add_child("proj", proj);
+  add_child("", norms_);
+  if (config.image_channels > 0) {
+    images_.emplace(config, epsilon);
+    add_child("", *images_);
+  }
+}
+
+at::Tensor JoinedTextAttention::forward(const at::Tensor& x, const at::Tensor& context,
+                                        int64_t num_images, const at::Tensor& lengths) const {
+  const comm::Group& group = q_linear.group();
+  const at::Tensor q =
+      in_heads(norms_.q_norm.forward(q_linear.forward(x.flatten(1, 2)), group), head_size_);
+  const at::Tensor text = context.narrow(1, num_images, context.size(1) - num_images);
+  at::Tensor said = attend_to(q, kv_linear.forward(text), norms_.k_norm, group, lengths);
+  if (images_) {
+    said = said + attend_to(q, images_->image_kv_linear.forward(context.narrow(1, 0, num_images)),
+                            images_->image_k_norm, group, {});
+  }
+  return tapped(proj.forward(said).view_as(x));
+}
+
+ops::CrossAttentionBody JoinedTextAttention::body(int64_t num_images) const {
+  const comm::Group& group = q_linear.group();
+  ops::CrossAttentionBody body{.q = q_linear.weights(),
+                               .kv = kv_linear.weights(),
+                               .proj = proj.weights(),
+                               .heads = q_linear.weight.shape.front() / head_size_,
+                               .rule = norms_.rule(group, {})};
+  if (images_) {
+    body.first = {.count = num_images,
+                  .kv = images_->image_kv_linear.weights(),
+                  .k_weight = images_->image_k_norm.weight.value.detach(),
+                  .k_weight_grad = images_->image_k_norm.weight.grad};
+  }
+  return body;
+}
+
+std::vector<nn::Linear*> JoinedTextAttention::linears() {
+  if (images_) {
+    return {&q_linear, &kv_linear, &images_->image_kv_linear, &proj};
+  }
+  return {&q_linear, &kv_linear, &proj};
 }
 
 }  // namespace kinora::models

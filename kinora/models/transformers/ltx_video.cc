@@ -10,13 +10,13 @@
 #include <ATen/ops/where.h>
 
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
-#include "kinora/nn/rotary.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, L text tokens, C hidden, H heads.
@@ -32,64 +32,11 @@ constexpr double kLtxSeconds = 20.0;
 constexpr double kLtxPixels = 2048.0;
 constexpr double kLtxRotaryBase = 10000.0;
 
-nn::Linear ltx_projection(int64_t hidden, int64_t parts) {
-  return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
-}
-
 }  // namespace
 
-LtxSelfAttention::LtxSelfAttention(const TransformerConfig& config)
-    : num_heads_(config.heads),
-      qkv(ltx_projection(config.hidden, 3)),
-      proj(ltx_projection(config.hidden, 1)),
-      norms_(config.hidden, kLtxNormEpsilon) {
-  add_child("qkv", qkv);
-  add_child("proj", proj);
-  add_child("", norms_);
-}
-
-at::Tensor LtxSelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
-                                     const nn::Sequence& sequence, int64_t tokens_a_frame) const {
-  const std::vector<at::Tensor> parts = qkv.forward(x).chunk(3, -1);  // [B, T, S', C]
-  const at::Tensor turned = nn::rotated(
-      at::stack({norms_.q_norm.forward(parts[0]), norms_.k_norm.forward(parts[1])}), rotary);
-  const at::Tensor packed = at::stack({turned[0], turned[1], parts[2]}, 3)
-                                .unflatten(-1, {num_heads_, -1});  // [B, T, S', 3, H, D]
-  const int64_t frames = x.size(1);
-  // Where tokens are divided, those of each frame are: then frames are streams.
-  const std::vector<at::Tensor> streams =
-      sequence.divides_tokens() ? packed.unbind(1) : std::vector<at::Tensor>{packed.flatten(1, 2)};
-  const std::vector<int64_t> tokens(streams.size(), frames * tokens_a_frame / std::ssize(streams));
-  const std::vector<at::Tensor> attended =
-      sequence.stream_attention(nullptr, streams, tokens, /*text_lengths=*/{});
-  return tapped(proj.forward(at::stack(attended, 1).view_as(x)));
-}
-
-LtxTextAttention::LtxTextAttention(const TransformerConfig& config)
-    : num_heads_(config.heads),
-      q_linear(ltx_projection(config.hidden, 1)),
-      kv_linear(ltx_projection(config.hidden, 2)),
-      proj(ltx_projection(config.hidden, 1)),
-      norms_(config.hidden, kLtxNormEpsilon) {
-  add_child("q_linear", q_linear);
-  add_child("kv_linear", kv_linear);
-  add_child("proj", proj);
-  add_child("", norms_);
-}
-
-at::Tensor LtxTextAttention::forward(const at::Tensor& x, const at::Tensor& text,
-                                     const at::Tensor& lengths) const {
-  const at::Tensor q =
-      in_heads(norms_.q_norm.forward(q_linear.forward(x.flatten(1, 2))), num_heads_);
-  const std::vector<at::Tensor> kv = kv_linear.forward(text).chunk(2, -1);
-  const at::Tensor k = in_heads(norms_.k_norm.forward(kv[0]), num_heads_);
-  const at::Tensor said = attend_heads(q, k, in_heads(kv[1], num_heads_), lengths);
-  return tapped(proj.forward(said).view_as(x));
-}
-
 LtxBlock::LtxBlock(const TransformerConfig& config)
-    : attn(config),
-      cross_attn(config),
+    : attn(config, kLtxNormEpsilon),
+      cross_attn(config, kLtxNormEpsilon),
       mlp(config.hidden, config.mlp_hidden(), config.hidden),
       scale_shift_table(random_table(kLtxVectors, config.hidden)) {
   add_child("attn", attn);
@@ -110,7 +57,8 @@ at::Tensor LtxBlock::forward(const at::Tensor& x, const BlockConditions& conditi
                                                            rotary, sequence, tokens_a_frame);
                                      }));
   const at::Tensor y = mixed + result(ops::BranchKind::kText, [&] {
-                         return cross_attn.forward(mixed, conditions.text, conditions.text_lengths);
+                         return cross_attn.forward(mixed, conditions.text, /*num_images=*/0,
+                                                   conditions.text_lengths);
                        });
   return tapped(gated_sum(y, m[5], sequence.mlp(mlp, modulated_rms_norm(y, m[3], m[4]))));
 }
@@ -124,10 +72,28 @@ at::Tensor LtxBlock::table() const {
   return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
 }
 
+ops::Block LtxBlock::fast(const FastPass& pass, const at::Tensor& rotary) const {
+  return {.branches = {attn.fast(pass, rotary, {.shift = 0, .scale = 1, .gate = 2}),
+                       {.body = cross_attn.body(), .kept = pass.kept(ops::BranchKind::kText)},
+                       mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
+          .num_vectors = kLtxVectors};
+}
+
+std::vector<nn::Linear*> LtxBlock::linears() {
+  std::vector<nn::Linear*> all = {&attn.qkv, &attn.proj};
+  for (nn::Linear* linear : cross_attn.linears()) {
+    all.push_back(linear);
+  }
+  all.insert(all.end(), {&mlp.fc1, &mlp.fc2});
+  return all;
+}
+
 LtxVideo::LtxVideo(const ModelConfig& config) : CaptionModel(config), blocks(config.transformer) {
   y_embedder.null_caption().zero_();
   add_child("blocks", blocks);
-  set_block_buckets(numbered("blocks", config.transformer.depth), {}, {});
+  const int64_t depth = config.transformer.depth;
+  set_block_buckets(numbered("blocks", depth), linears_of(blocks, depth),
+                    readers_of(blocks, depth));
 }
 
 void LtxVideo::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -196,19 +162,32 @@ at::Tensor LtxVideo::angles(const Grid& grid, const at::Tensor& fps) const {
   return at::constant_pad_nd(turns, {hidden - turns.size(3), 0});
 }
 
+at::Tensor LtxVideo::fast_text_lengths(const diffusion::Conditions& conditions) const {
+  const at::Tensor lengths = caption_lengths(config(), conditions);
+  return conditions.null_text.defined() && !text_encoder
+             ? at::where(conditions.null_text, 1, lengths)
+             : lengths;
+}
+
 at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
                              const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const at::Tensor rotary =
       sequence().enter(angles(grid, required(conditions.fps, "fps", t).to(at::kFloat)));
-  const TimeVectors of_time = time_vectors(t, conditions);
-  BlockConditions inputs = block_conditions(of_time.vectors, conditions);
-  if (conditions.null_text.defined() && !text_encoder) {
-    inputs.text_lengths = at::where(conditions.null_text, 1, inputs.text_lengths);
-  }
   const at::Tensor x =
       x_embedder.forward(sequence().enter(to_patches(config(), x_t)));  // [B, T, S', C]
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
+    std::vector<ops::Block> stacked;
+    for (const int64_t use : blocks_of(pass)) {
+      stacked.push_back(blocks[use].fast(fast, rotary));
+    }
+    return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
+  }
+  const TimeVectors of_time = time_vectors(t, conditions);
+  BlockConditions inputs = block_conditions(of_time.vectors, conditions);
+  inputs.text_lengths = fast_text_lengths(conditions);
   const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
   const at::Tensor out = through_plain_blocks(
       x, config().transformer.depth, pass,

@@ -9,45 +9,11 @@ namespace kinora::models {
 // Members that hold parameters are named as those of the other models of clips.
 // NOLINTBEGIN(readability-identifier-naming)
 
-/// Attention of a clip's tokens to each other, whose positions turn each head in its own way: keys
-/// qkv, proj and those of JoinedHeadNorms.
-class LtxSelfAttention : public nn::Module {
- public:
-  explicit LtxSelfAttention(const TransformerConfig& config);
-  /// x: [B, T, S', C]; rotary: fp32 [B, T, S', C] for nn::rotated; tokens_a_frame: S. Returns
-  /// [B, T, S', C].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& rotary,
-                                   const nn::Sequence& sequence, int64_t tokens_a_frame) const;
-
- private:
-  int64_t num_heads_;
-  nn::Linear qkv;   // [3 C, C]
-  nn::Linear proj;  // [C, C]
-  JoinedHeadNorms norms_;
-};
-
-/// Attention of a clip's tokens to the words of a text: keys q_linear, kv_linear, proj and those of
-/// JoinedHeadNorms.
-class LtxTextAttention : public nn::Module {
- public:
-  explicit LtxTextAttention(const TransformerConfig& config);
-  /// x: [B, T, S', C]; text: [B, L, C], of which the first lengths[b] (int64 [B]) are read.
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& text,
-                                   const at::Tensor& lengths) const;
-
- private:
-  int64_t num_heads_;
-  nn::Linear q_linear;   // [C, C]
-  nn::Linear kv_linear;  // [2 C, C]
-  nn::Linear proj;       // [C, C]
-  JoinedHeadNorms norms_;
-};
-
 /// Attention among all tokens, to the text, MLP; norms without weights, by the root mean square.
 class LtxBlock : public nn::Module {
  public:
   explicit LtxBlock(const TransformerConfig& config);
-  /// rotary, tokens_a_frame: as LtxSelfAttention's.
+  /// rotary, tokens_a_frame: as JoinedSelfAttention's, of all heads.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
                                    const nn::Sequence& sequence, const at::Tensor& rotary,
                                    int64_t tokens_a_frame) const;
@@ -56,9 +22,15 @@ class LtxBlock : public nn::Module {
   /// The learned part of the block's vectors: [6, C].
   [[nodiscard]] at::Tensor table() const;
 
+  // For the fast path.
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary) const;
+  [[nodiscard]] const JoinedTextAttention& cross_attention() const { return cross_attn; }
+  /// Those that can compute in fp8, in order.
+  [[nodiscard]] std::vector<nn::Linear*> linears();
+
  private:
-  LtxSelfAttention attn;
-  LtxTextAttention cross_attn;
+  JoinedSelfAttention attn;
+  JoinedTextAttention cross_attn;
   nn::Mlp mlp;
   nn::Parameter scale_shift_table;  // [6, C]
 };
@@ -86,6 +58,10 @@ class LtxVideo : public CaptionModel {
   [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
                                          const diffusion::Conditions& conditions) const override;
   [[nodiscard]] at::Tensor table(int64_t use) const override;
+  [[nodiscard]] bool centres() const override { return false; }
+  /// Of a null caption the first state is read. Both paths'.
+  [[nodiscard]] at::Tensor fast_text_lengths(
+      const diffusion::Conditions& conditions) const override;
   /// Angles of all tokens, fp32 [B, T, S, C].
   [[nodiscard]] at::Tensor angles(const Grid& grid, const at::Tensor& fps) const;
 

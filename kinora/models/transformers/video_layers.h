@@ -247,13 +247,15 @@ template <typename Block>
   return linears;
 }
 
-/// Of every block of a list, what reads the text.
+/// What reads the text, in order.
+using TextReaders = std::vector<std::function<ops::CrossAttentionBody()>>;
+
+/// Of every block of a list.
 template <typename Block>
-[[nodiscard]] std::vector<const nn::CrossAttention*> readers_of(const BlockList<Block>& blocks,
-                                                                int64_t depth) {
-  std::vector<const nn::CrossAttention*> readers;
+[[nodiscard]] TextReaders readers_of(const BlockList<Block>& blocks, int64_t depth) {
+  TextReaders readers;
   for (int64_t i = 0; i < depth; ++i) {
-    readers.push_back(&blocks[i].cross_attention());
+    readers.push_back([&attention = blocks[i].cross_attention()] { return attention.body(); });
   }
   return readers;
 }

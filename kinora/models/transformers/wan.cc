@@ -5,14 +5,16 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+
+#include <utility>
 
 #include "kinora/core/error.h"
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/caption_inputs.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
-#include "kinora/nn/rotary.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, N = T S, L text tokens, M states of
@@ -25,10 +27,6 @@ constexpr int64_t kWanVectors = 6;
 constexpr double kWanRotaryBase = 10000.0;
 constexpr double kWanNormEpsilon = 1e-6;
 
-nn::Linear projection(int64_t hidden, int64_t parts) {
-  return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
-}
-
 /// Dims of a head that turn by frame, row and column.
 std::vector<int64_t> wan_axes(const TransformerConfig& config) {
   const int64_t head = config.hidden / config.heads;
@@ -38,70 +36,10 @@ std::vector<int64_t> wan_axes(const TransformerConfig& config) {
 
 }  // namespace
 
-WanSelfAttention::WanSelfAttention(const TransformerConfig& config)
-    : num_heads_(config.heads),
-      qkv(projection(config.hidden, 3)),
-      proj(projection(config.hidden, 1)),
-      norms_(config.hidden, kWanNormEpsilon) {
-  add_child("qkv", qkv);
-  add_child("proj", proj);
-  add_child("", norms_);
-}
-
-at::Tensor WanSelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary) const {
-  const std::vector<at::Tensor> parts = qkv.forward(x.flatten(1, 2)).chunk(3, -1);  // [B, N, C]
-  const at::Tensor q = nn::rotated(in_heads(norms_.q_norm.forward(parts[0]), num_heads_), rotary);
-  const at::Tensor k = nn::rotated(in_heads(norms_.k_norm.forward(parts[1]), num_heads_), rotary);
-  return tapped(proj.forward(attend_heads(q, k, in_heads(parts[2], num_heads_))).view_as(x));
-}
-
-WanImageKeys::WanImageKeys(const TransformerConfig& config)
-    : image_kv_linear(projection(config.hidden, 2)), image_k_norm(config.hidden) {
-  add_child("image_kv_linear", image_kv_linear);
-  add_child("image_k_norm", image_k_norm);
-}
-
-at::Tensor WanImageKeys::attend(const at::Tensor& q, const at::Tensor& images) const {
-  const int64_t num_heads = q.size(1);
-  const std::vector<at::Tensor> kv = image_kv_linear.forward(images).chunk(2, -1);
-  return attend_heads(q, in_heads(image_k_norm.forward(kv[0]), num_heads),
-                      in_heads(kv[1], num_heads));
-}
-
-WanTextAttention::WanTextAttention(const TransformerConfig& config)
-    : num_heads_(config.heads),
-      q_linear(projection(config.hidden, 1)),
-      kv_linear(projection(config.hidden, 2)),
-      proj(projection(config.hidden, 1)),
-      norms_(config.hidden, kWanNormEpsilon) {
-  add_child("q_linear", q_linear);
-  add_child("kv_linear", kv_linear);
-  add_child("proj", proj);
-  add_child("", norms_);
-  if (config.image_channels > 0) {
-    images_.emplace(config);
-    add_child("", *images_);
-  }
-}
-
-at::Tensor WanTextAttention::forward(const at::Tensor& x, const at::Tensor& context,
-                                     int64_t num_images) const {
-  const at::Tensor q =
-      in_heads(norms_.q_norm.forward(q_linear.forward(x.flatten(1, 2))), num_heads_);
-  const at::Tensor text = context.narrow(1, num_images, context.size(1) - num_images);
-  const std::vector<at::Tensor> kv = kv_linear.forward(text).chunk(2, -1);
-  const at::Tensor k = in_heads(norms_.k_norm.forward(kv[0]), num_heads_);
-  at::Tensor said = attend_heads(q, k, in_heads(kv[1], num_heads_));
-  if (images_) {
-    said = said + images_->attend(q, context.narrow(1, 0, num_images));
-  }
-  return tapped(proj.forward(said).view_as(x));
-}
-
 WanBlock::WanBlock(const TransformerConfig& config)
-    : attn(config),
-      cross_norm(config.hidden, 1e-6),
-      cross_attn(config),
+    : attn(config, kWanNormEpsilon),
+      cross_norm(config.hidden, kWanNormEpsilon),
+      cross_attn(config, kWanNormEpsilon),
       mlp(config.hidden, config.mlp_hidden(), config.hidden),
       scale_shift_table(random_table(kWanVectors, config.hidden)) {
   add_child("attn", attn);
@@ -109,17 +47,21 @@ WanBlock::WanBlock(const TransformerConfig& config)
   add_child("cross_attn", cross_attn);
   add_child("mlp", mlp);
   add_parameter("scale_shift_table", scale_shift_table);
+  // Read before the blocks, as the table is.
+  cross_norm.weight.fp32_island = true;
+  cross_norm.bias.fp32_island = true;
 }
 
 at::Tensor WanBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
                              const nn::Sequence& sequence, const at::Tensor& rotary,
-                             int64_t num_images) const {
+                             int64_t tokens_a_frame, int64_t num_images) const {
   const auto result = [&sequence](ops::BranchKind kind, const auto& compute) {
     return sequence.branch(kind, [&] { return std::vector{compute()}; })[0];
   };
   const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
   const at::Tensor mixed = gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
-                                       return attn.forward(modulated_norm(x, m[0], m[1]), rotary);
+                                       return attn.forward(modulated_norm(x, m[0], m[1]), rotary,
+                                                           sequence, tokens_a_frame);
                                      }));
   const at::Tensor y =
       mixed + result(ops::BranchKind::kText, [&] {
@@ -137,6 +79,31 @@ at::Tensor WanBlock::table() const {
   return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
 }
 
+ops::Block WanBlock::fast(const FastPass& pass, const at::Tensor& rotary,
+                          int64_t num_images) const {
+  ops::Branch attention = attn.fast(pass, rotary, {.shift = 0, .scale = 1, .gate = 2});
+  ops::Branch text{.body = cross_attn.body(num_images),
+                   .seam = {.shift = 6, .scale = 7},
+                   .kept = pass.kept(ops::BranchKind::kText)};
+  return {.branches = {std::move(attention), std::move(text),
+                       mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
+          .num_vectors = kWanVectors + 2};
+}
+
+at::Tensor WanBlock::norm_vectors() const {
+  return at::stack({ops::with_gradient(cross_norm.bias.value, cross_norm.bias.grad),
+                    ops::with_gradient(cross_norm.weight.value, cross_norm.weight.grad) - 1.0});
+}
+
+std::vector<nn::Linear*> WanBlock::linears() {
+  std::vector<nn::Linear*> all = {&attn.qkv, &attn.proj};
+  for (nn::Linear* linear : cross_attn.linears()) {
+    all.push_back(linear);
+  }
+  all.insert(all.end(), {&mlp.fc1, &mlp.fc2});
+  return all;
+}
+
 WanImageEmbedder::WanImageEmbedder(const TransformerConfig& config)
     : channels_(config.image_channels),
       positions{.shape = {config.image_positions, config.image_channels},
@@ -145,7 +112,8 @@ WanImageEmbedder::WanImageEmbedder(const TransformerConfig& config)
                 .value = {},
                 .grad = {}},
       norm1(config.image_channels),
-      fc1(projection(config.image_channels, 1)),
+      fc1(config.image_channels, config.image_channels,
+          nn::Init::xavier_uniform(config.image_channels, config.image_channels)),
       fc2(config.image_channels, config.hidden,
           nn::Init::xavier_uniform(config.image_channels, config.hidden)),
       norm2(config.hidden) {
@@ -179,7 +147,10 @@ Wan::Wan(const ModelConfig& config) : CaptionModel(config), blocks(config.transf
     add_child("image_embedder", *image_embedder);
   }
   add_child("blocks", blocks);
-  set_block_buckets(numbered("blocks", config.transformer.depth), {}, {});
+  const int64_t depth = config.transformer.depth;
+  // What is read of images is projected in each pass.
+  set_block_buckets(numbered("blocks", depth), linears_of(blocks, depth),
+                    image_embedder ? TextReaders() : readers_of(blocks, depth));
 }
 
 void Wan::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -226,6 +197,23 @@ at::Tensor Wan::table(int64_t use) const {
   return blocks[use].table();
 }
 
+at::Tensor Wan::norm_vectors(int64_t use) const {
+  return blocks[use].norm_vectors();
+}
+
+int64_t Wan::num_images(const diffusion::Conditions& conditions) const {
+  const at::Tensor& images = conditions.image_prompt;
+  return image_embedder && images.defined() && images.dim() == 3 ? images.size(1) : 0;
+}
+
+at::Tensor Wan::fast_texts(const diffusion::Conditions& conditions) const {
+  const at::Tensor text = filled_text(conditions);
+  if (!image_embedder) {
+    return text;
+  }
+  return at::cat({image_embedder->forward(conditions.image_prompt).to(text.dtype()), text}, 1);
+}
+
 at::Tensor Wan::filled_text(const diffusion::Conditions& conditions) const {
   const at::Tensor text =
       text_encoder ? text_encoder->embed_captions(conditions.tokens, conditions.text_lengths)
@@ -249,31 +237,35 @@ at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
                         const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const TransformerConfig& own = config().transformer;
+  const Grid grid = grid_of(config(), x_t);
   const at::Tensor rotary =
-      clip_angles(wan_axes(own), grid_of(config(), x_t), x_t.device(), kWanRotaryBase)
-          .flatten(0, 1);
-  const TimeVectors of_time = time_vectors(t, conditions);
-  at::Tensor context = filled_text(conditions);
-  int64_t num_images = 0;
-  if (image_embedder) {
-    const at::Tensor images = image_embedder->forward(conditions.image_prompt).to(context.dtype());
-    num_images = images.size(1);
-    context = at::cat({images, context}, 1);
-  }
-  const BlockConditions inputs = {.vectors = of_time.vectors, .text = context, .text_lengths = {}};
+      sequence().enter(clip_angles(wan_axes(own), grid, x_t.device(), kWanRotaryBase).unsqueeze(0));
   ModelConfig input = config();
   input.in_channels += channels_beside(input);
-  const at::Tensor x =
-      x_embedder.forward(to_patches(input, with_shown(config(), x_t, conditions)));  // [B, T, S, C]
+  const at::Tensor x = x_embedder.forward(
+      sequence().enter(to_patches(input, with_shown(config(), x_t, conditions))));  // [B, T, S', C]
+  const int64_t images = num_images(conditions);
+  if (is_fast()) {
+    const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
+    std::vector<ops::Block> stacked;
+    for (const int64_t use : blocks_of(pass)) {
+      stacked.push_back(blocks[use].fast(fast, rotary, images));
+    }
+    return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
+  }
+  const TimeVectors of_time = time_vectors(t, conditions);
+  const BlockConditions inputs = {
+      .vectors = of_time.vectors, .text = fast_texts(conditions), .text_lengths = {}};
   const std::shared_ptr<const nn::Sequence> tokens = sequence_of(pass);
   const at::Tensor out = through_plain_blocks(
       x, own.depth, pass,
       [&](int64_t i, const at::Tensor& clip) {
-        return run_plain(i, i < recompute_blocks(), clip, inputs,
-                         [&tokens = *tokens, &block = blocks[i], rotary, num_images](
-                             const at::Tensor& in, const BlockConditions& given) {
-                           return block.forward(in, given, tokens, rotary, num_images);
-                         });
+        return run_plain(
+            i, i < recompute_blocks(), clip, inputs,
+            [&tokens = *tokens, &block = blocks[i], rotary, places = grid.tokens_a_frame(), images](
+                const at::Tensor& in, const BlockConditions& given) {
+              return block.forward(in, given, tokens, rotary, places, images);
+            });
       },
       [&] { return blocks[0].first_norm(x, inputs); });
   return finish(out, of_time.condition, x_t);

@@ -7,75 +7,39 @@
 #include "kinora/models/transformers/joined_heads.h"
 #include "kinora/nn/layer_norm.h"
 #include "kinora/nn/linear.h"
-#include "kinora/nn/rms_norm.h"
 
 namespace kinora::models {
 
 // Members that hold parameters are named as those of the other models of clips.
 // NOLINTBEGIN(readability-identifier-naming)
 
-/// Attention of a clip's tokens to each other: keys qkv, proj and those of JoinedHeadNorms.
-class WanSelfAttention : public nn::Module {
- public:
-  explicit WanSelfAttention(const TransformerConfig& config);
-  /// x: [B, T, S, C]; rotary: fp32 [T S, D] for nn::rotated. Returns [B, T, S, C].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& rotary) const;
-
- private:
-  int64_t num_heads_;
-  nn::Linear qkv;   // [3 C, C]
-  nn::Linear proj;  // [C, C]
-  JoinedHeadNorms norms_;
-};
-
-/// What attention to the given frames has beside that to the text, whose queries it has: keys
-/// image_kv_linear, image_k_norm.
-class WanImageKeys : public nn::Module {
- public:
-  explicit WanImageKeys(const TransformerConfig& config);
-  /// q: [B, H, N, D]; images: [B, M, C]. Returns [B, N, C].
-  [[nodiscard]] at::Tensor attend(const at::Tensor& q, const at::Tensor& images) const;
-
- private:
-  nn::Linear image_kv_linear;  // [2 C, C]
-  nn::RmsNorm image_k_norm;
-};
-
-/// Attention of a clip's tokens to all of a text, and to the states of the given frames where the
-/// model reads them: keys q_linear, kv_linear, proj, those of JoinedHeadNorms and of WanImageKeys.
-class WanTextAttention : public nn::Module {
- public:
-  explicit WanTextAttention(const TransformerConfig& config);
-  /// x: [B, T, S, C]; context: [B, M + L, C], the M states of images first. Returns [B, T, S, C].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& context,
-                                   int64_t num_images) const;
-
- private:
-  int64_t num_heads_;
-  nn::Linear q_linear;   // [C, C]
-  nn::Linear kv_linear;  // [2 C, C]
-  nn::Linear proj;       // [C, C]
-  JoinedHeadNorms norms_;
-  std::optional<WanImageKeys> images_;
-};
-
 /// Attention among all tokens, to the text behind a norm of its own, MLP.
 class WanBlock : public nn::Module {
  public:
   explicit WanBlock(const TransformerConfig& config);
-  /// rotary: as WanSelfAttention's; num_images: of conditions.text, as WanTextAttention's.
+  /// rotary, tokens_a_frame: as JoinedSelfAttention's; num_images: of conditions.text, as
+  /// JoinedTextAttention's.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
                                    const nn::Sequence& sequence, const at::Tensor& rotary,
-                                   int64_t num_images) const;
+                                   int64_t tokens_a_frame, int64_t num_images) const;
   /// The norm that attention reads.
   [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const BlockConditions& conditions) const;
   /// The learned part of the block's vectors: [6, C].
   [[nodiscard]] at::Tensor table() const;
 
+  // For the fast path.
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary,
+                                int64_t num_images) const;
+  /// The vectors of the norm before the text's attention: shift and scale, [2, C].
+  [[nodiscard]] at::Tensor norm_vectors() const;
+  [[nodiscard]] const JoinedTextAttention& cross_attention() const { return cross_attn; }
+  /// Those that can compute in fp8, in order.
+  [[nodiscard]] std::vector<nn::Linear*> linears();
+
  private:
-  WanSelfAttention attn;
+  JoinedSelfAttention attn;
   nn::LayerNorm cross_norm;
-  WanTextAttention cross_attn;
+  JoinedTextAttention cross_attn;
   nn::Mlp mlp;
   nn::Parameter scale_shift_table;  // [6, C]
 };
@@ -121,6 +85,16 @@ class Wan : public CaptionModel {
   [[nodiscard]] TimeVectors time_vectors(const at::Tensor& t,
                                          const diffusion::Conditions& conditions) const override;
   [[nodiscard]] at::Tensor table(int64_t use) const override;
+  [[nodiscard]] at::Tensor norm_vectors(int64_t use) const override;
+  /// The states of images before those of the text: [B, M + text_tokens, C].
+  [[nodiscard]] at::Tensor fast_texts(const diffusion::Conditions& conditions) const override;
+  /// All are read.
+  [[nodiscard]] at::Tensor fast_text_lengths(
+      const diffusion::Conditions& /*conditions*/) const override {
+    return {};
+  }
+  /// M.
+  [[nodiscard]] int64_t num_images(const diffusion::Conditions& conditions) const;
   /// Captions of text_tokens states, projected: [B, text_tokens, C].
   [[nodiscard]] at::Tensor filled_text(const diffusion::Conditions& conditions) const;
 

@@ -42,7 +42,9 @@ std::vector<ClipCase> cases() {
                                        "sd3_second_attention",
                                        "flux",
                                        "open_sora2_references",
-                                       "hunyuan_video"};
+                                       "hunyuan_video",
+                                       "wan_given_frames",
+                                       "wan_pictures"};
     if (std::ranges::count(kChosen, std::string_view(c.name)) > 0) {
       all.push_back(c);
     }
@@ -132,8 +134,6 @@ TEST(PatchSequenceRefusalTest, NamesWhatHasNoPatches) {
                   HasSubstr(c.windows ? "attention in windows" : "compressed keys and values"));
     }
   }
-  EXPECT_THAT(refusal({.name = "wan", .architecture = "wan", .frames = 5}, patches),
-              HasSubstr("cannot be computed in patches"));
   EXPECT_THAT(
       refusal(kClipCases[0], {.kind = diffusion::StepCacheConfig::Kind::kPab, .patches = 2}),
       HasSubstr("sample.cache would leave out some"));

@@ -41,7 +41,8 @@ struct ClipCase {
   bool second_attention = false;  ///< of the second block
   ShownInput input = ShownInput::kPlain;
   int64_t references = 0;
-  bool has_words = false;  ///< tokens for an encoder of its own
+  int64_t image_channels = 0;  ///< of states of pictures that are read beside the text
+  bool has_words = false;      ///< tokens for an encoder of its own
   int64_t text_tokens = 11;
   int64_t hidden = 144;
   int64_t heads = 2;
@@ -78,6 +79,7 @@ struct ClipCase {
     }
     config.transformer.input = input;
     config.transformer.references = references;
+    config.transformer.image_channels = image_channels;
     if (has_words) {
       config.text_encoder = {.layers = 1, .width = 32, .heads = 2, .mlp = 48, .vocab = kWords};
     }
@@ -248,6 +250,32 @@ inline constexpr ClipCase kClipCases[] = {
      .elementwise = 11.0},
     {.name = "pixart_tuned", .architecture = "pixart", .frames = 1, .tuned = true},
     {.name = "latte_tuned", .architecture = "latte", .tuned = true},
+    {.name = "wan", .architecture = "wan", .elementwise = 10.0},
+    {.name = "wan_given_frames", .architecture = "wan", .gives_frames = true, .elementwise = 10.0},
+    {.name = "wan_pictures",
+     .architecture = "wan",
+     .frames = 2,
+     .embeds_given = true,
+     .image_channels = 20,
+     .elementwise = 10.0},
+    {.name = "wan_one_frame", .architecture = "wan", .batch = 1, .frames = 1, .elementwise = 10.0},
+    {.name = "wan_tuned",
+     .architecture = "wan",
+     .embeds_given = true,
+     .tuned = true,
+     .image_channels = 20,
+     .elementwise = 10.1},  // and x A^T of what is made again
+    {.name = "ltx_video", .architecture = "ltx_video", .patch = 1, .elementwise = 7.0},
+    {.name = "ltx_video_given_frames",
+     .architecture = "ltx_video",
+     .gives_frames = true,
+     .patch = 1,
+     .elementwise = 7.0},
+    {.name = "ltx_video_tuned",
+     .architecture = "ltx_video",
+     .tuned = true,
+     .patch = 1,
+     .elementwise = 7.1},
 };
 
 /// A model of clips or captions, its batch, and steps with it.
@@ -298,6 +326,11 @@ class RandomClips : public RandomModel {
       conditions.frame_mask =
           (at::arange(c.batch * c.frames).view({c.batch, c.frames}) % 3 != 0).to(device);
       conditions.given = inputs(x_t.sizes().vec());
+    }
+    if (c.image_channels > 0) {
+      conditions.beside =
+          inputs({c.batch, channels_beside(config), c.frames, config.height, config.width});
+      conditions.image_prompt = inputs({c.batch, 5, c.image_channels});
     }
     if (c.input == ShownInput::kFill) {
       conditions.beside =
