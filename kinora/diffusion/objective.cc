@@ -4,6 +4,7 @@
 #include <ATen/ops/expm1.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/special_ndtri.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
@@ -260,6 +261,42 @@ at::Tensor draw(const Iddpm& objective, const NoiseKey& key, at::Device device,
   return (u.select(1, 0) * num_timesteps).floor().clamp_max(num_timesteps - 1);
 }
 
+at::Tensor shifted(const at::Tensor& t, double shift) {
+  return shift * t / (1.0 + (shift - 1.0) * t);
+}
+
+/// The time that shifted() makes `level` of.
+double unshifted(double level, double shift) {
+  return level / (shift - (shift - 1.0) * level);
+}
+
+constexpr double kLeastShare = 1e-9;
+
+/// How much of the standard normal distribution lies below x.
+double normal_below(double x) {
+  return 0.5 * std::erfc(-x / std::numbers::sqrt2);
+}
+
+/// Times before the shift, from uniform numbers: those of the objective's distribution that lie
+/// between two.
+at::Tensor drawn_between(const RectifiedFlow& objective, double first, double last,
+                         const at::Tensor& uniform) {
+  if (objective.times == RectifiedFlow::Times::kUniform) {
+    return first + (last - first) * uniform;
+  }
+  // The logit of t is normal: by the inverse of its distribution.
+  const auto below = [&](double t) {
+    return normal_below((std::log(t / (1.0 - t)) - objective.logit_mean) / objective.logit_std);
+  };
+  const double from = below(first);
+  const double share = below(last) - from;
+  KINORA_CHECK(share > kLeastShare, kConfig,
+               "[objective] objective.levels leaves next to none of the times that "
+               "objective.times draws. Hint: objective.times=uniform, or other levels");
+  const at::Tensor n = at::special_ndtri(from + share * uniform.to(at::kDouble));
+  return (n * objective.logit_std + objective.logit_mean).sigmoid().to(at::kFloat);
+}
+
 at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device device,
                 double size_shift) {
   const double shift = objective.schedule.shift * size_shift;
@@ -270,6 +307,15 @@ at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device 
                kConfig, "[objective] logit-normal times need a finite mean and std >= 0, got ",
                objective.logit_mean, " and ", objective.logit_std, ".");
   const std::vector<int64_t> shape = {key.sample_index.size(0), 1};
+  if (objective.levels != RectifiedFlow().levels) {
+    const at::Tensor u =
+        ops::random_uniform(shape, key.sample_index, key.seed, key.step, key.timestep, device)
+            .select(1, 0);
+    return shifted(drawn_between(objective, unshifted(objective.levels.first, shift),
+                                 unshifted(objective.levels.second, shift), u),
+                   shift)
+        .clamp(objective.levels.first, objective.levels.second);
+  }
   at::Tensor t;
   if (objective.times == RectifiedFlow::Times::kLogitNormal) {
     const at::Tensor n =
@@ -279,7 +325,7 @@ at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device 
     t = ops::random_uniform(shape, key.sample_index, key.seed, key.step, key.timestep, device)
             .select(1, 0);
   }
-  return shift * t / (1.0 + (shift - 1.0) * t);
+  return shifted(t, shift);
 }
 
 /// (predicted x_0 - x_0) / (target - prediction).
@@ -418,19 +464,22 @@ void move_to(Objective& objective, at::Device device) {
   }
 }
 
-double time_end(const Objective& objective) {
-  const auto* iddpm = std::get_if<Iddpm>(&objective);
-  return iddpm == nullptr ? 1.0 : static_cast<double>(iddpm->schedule().num_timesteps());
+std::pair<double, double> time_range(const Objective& objective) {
+  if (const auto* iddpm = std::get_if<Iddpm>(&objective)) {
+    return {0.0, static_cast<double>(iddpm->schedule().num_timesteps())};
+  }
+  return std::get<RectifiedFlow>(objective).levels;
 }
 
 Timesteps draw_timesteps(const Objective& objective, const NoiseKey& key, at::Device device,
                          const LossSecondMoment* importance, double size_shift) {
   if (importance != nullptr) {
-    KINORA_CHECK(std::holds_alternative<Iddpm>(objective) &&
-                     static_cast<double>(importance->num_timesteps()) == time_end(objective),
-                 kConfig, "[objective] importance sampling of ", importance->num_timesteps(),
-                 " timesteps needs a discrete schedule with as many. Hint: with a rectified flow "
-                 "choose uniform or logit-normal times.");
+    KINORA_CHECK(
+        std::holds_alternative<Iddpm>(objective) &&
+            static_cast<double>(importance->num_timesteps()) == time_range(objective).second,
+        kConfig, "[objective] importance sampling of ", importance->num_timesteps(),
+        " timesteps needs a discrete schedule with as many. Hint: with a rectified flow "
+        "choose uniform or logit-normal times.");
     return draw_by_importance(*importance, key, device);
   }
   const at::Tensor t = std::visit(

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -81,6 +82,9 @@ struct RectifiedFlow {
   double logit_mean = 0.0;
   double logit_std = 1.0;
   FlowSchedule schedule;  ///< its shift is applied to the drawn times
+  /// Noise levels from `first` to `second` alone are trained, each as often as the others of them
+  /// as without this.
+  std::pair<double, double> levels = {0.0, 1.0};
   /// The prediction is x0 - noise, as Liu et al. 2023 and Open-Sora 1.2 train it.
   bool toward_data = false;
   bool shift_by_size = false;  ///< see size_shift()
@@ -102,8 +106,9 @@ using Objective = std::variant<Iddpm, RectifiedFlow>;
 /// Moves lookup tables to `device`.
 void move_to(Objective& objective, at::Device device);
 
-/// Times lie in [0, time_end): T for a discrete chain, 1 for a flow. For bands of t.
-[[nodiscard]] double time_end(const Objective& objective);
+/// Times that are trained lie from the first up to the second, in the schedule's unit: 0 and T for
+/// a discrete chain, the levels of a flow.
+[[nodiscard]] std::pair<double, double> time_range(const Objective& objective);
 
 /// How large a clip is.
 struct ClipExtent {

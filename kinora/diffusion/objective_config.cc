@@ -173,6 +173,17 @@ void describe(Fields& fields, ObjectiveConfig& config) {
       .check("not be 1", [&config] { return config.shift_chunk != 1; });
   fields.add("toward_data", config.toward_data,
              "flow: the model predicts data - noise, as Open-Sora 1.2's checkpoints do.");
+  fields
+      .add(
+          "levels", config.levels,
+          "flow: the noise levels that are trained, from the first to the second, each as often as "
+          "the others of them as without it (an expert of Wan 2.2: [0.875, 1] or [0, 0.875]).",
+          between(0, 1))
+      .check("be two numbers, the second greater",
+             [&config] { return config.levels.size() == 2 && config.levels[0] < config.levels[1]; })
+      .check("be [0, 1] for iddpm", [&config, is_chain] {
+        return !is_chain() || config.levels == ObjectiveConfig{}.levels;
+      });
 }
 
 std::pair<double, double> scaled_ends(const ObjectiveConfig& config) {
@@ -196,6 +207,7 @@ Objective make_objective(const ObjectiveConfig& config, bool learned_variance) {
                        .logit_mean = config.logit_mean,
                        .logit_std = config.logit_std,
                        .schedule = {.shift = config.shift},
+                       .levels = {config.levels[0], config.levels[1]},
                        .toward_data = config.toward_data,
                        .shift_by_size = config.shift_by_size,
                        .shift_by_tokens = config.shift_by_tokens,

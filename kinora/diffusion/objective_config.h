@@ -39,6 +39,7 @@ struct ObjectiveConfig {
   RectifiedFlow::TokenShift token_shift = RectifiedFlow::TokenShift::kFlux;  // flow
   int64_t shift_chunk = 0;                                                   // flow
   bool toward_data = false;                                                  // flow
+  std::vector<double> levels = {0.0, 1.0};                                   // flow
 };
 
 void describe(Fields& fields, ObjectiveConfig& config);

@@ -17,12 +17,14 @@
 
 namespace kinora::train {
 
-double validation_time(int64_t i, int64_t n, int64_t num_bands, double end) {
+double validation_time(int64_t i, int64_t n, int64_t num_bands,
+                       const std::pair<double, double>& range) {
   const int64_t per_band = std::max<int64_t>(n / num_bands, 1);
   const int64_t band = i % num_bands;
   const int64_t place = i / num_bands;
   const double within = (static_cast<double>(place) + 0.5) / static_cast<double>(per_band);
-  return end * (static_cast<double>(band) + within) / static_cast<double>(num_bands);
+  const double share = (static_cast<double>(band) + within) / static_cast<double>(num_bands);
+  return range.first + (range.second - range.first) * share;
 }
 
 Validation::Validation(const data::Source& held_out, const data::SampleSize& size,
@@ -41,7 +43,7 @@ diffusion::NoisedBatch validation_batch(const diffusion::Objective& objective, c
   const bool discrete = std::holds_alternative<diffusion::Iddpm>(objective);
   at::Tensor t = at::empty({size}, at::kFloat);
   for (int64_t i = 0; i < size; ++i) {
-    const double time = validation_time(first + i, n, num_bands, diffusion::time_end(objective));
+    const double time = validation_time(first + i, n, num_bands, diffusion::time_range(objective));
     t.mutable_data_ptr<float>()[i] = static_cast<float>(discrete ? std::floor(time) : time);
   }
   const at::Tensor t_device = t.to(x0.device());

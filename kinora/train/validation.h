@@ -56,7 +56,8 @@ class Validation {
                                                       const at::Tensor& x0, int64_t first,
                                                       int64_t n, int64_t num_bands, uint64_t seed);
 
-/// The time of sample i of n in equal bands over [0, end): sample i lies in band i % num_bands.
-[[nodiscard]] double validation_time(int64_t i, int64_t n, int64_t num_bands, double end);
+/// The time of sample i of n in equal bands over `range`: sample i lies in band i % num_bands.
+[[nodiscard]] double validation_time(int64_t i, int64_t n, int64_t num_bands,
+                                     const std::pair<double, double>& range);
 
 }  // namespace kinora::train

@@ -5,6 +5,7 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@
 #include "kinora/io/safetensors.h"
 #include "kinora/ops/random.h"
 #include "tests/diffusion/tensors.h"
+#include "tests/error_of.h"
 #include "tests/places.h"
 
 namespace kinora::diffusion {
@@ -208,7 +210,7 @@ TEST(ObjectiveTest, NoiseDependsOnTheSampleAndNotOnTheBatch) {
     }
     const NoisedBatch later = noise(objective, x0, key(sample_numbers(4, 100), 7));
     EXPECT_GT(max_difference(later.noise, whole.noise), 0.1);
-    EXPECT_GT(max_difference(later.t, whole.t), 0.01 * time_end(objective));
+    EXPECT_GT(max_difference(later.t, whole.t), 0.01 * time_range(objective).second);
   }
 }
 
@@ -257,8 +259,8 @@ TEST(ObjectiveTest, PlacesCountAsTheyAreWeighted) {
 }
 
 TEST(ObjectiveTest, KnowsTheEndOfTime) {
-  EXPECT_EQ(time_end(Iddpm(500)), 500.0);
-  EXPECT_EQ(time_end(RectifiedFlow{}), 1.0);
+  EXPECT_EQ(time_range(Iddpm(500)), std::pair(0.0, 500.0));
+  EXPECT_EQ(time_range(RectifiedFlow{}), std::pair(0.0, 1.0));
 }
 
 TEST(RectifiedFlowTest, TheVelocityHasNoLoss) {
@@ -304,6 +306,36 @@ TEST(RectifiedFlowTest, LogitsOfTimesAreNormal) {
   logit = drawn_times(objective).logit();
   EXPECT_NEAR(logit.mean().item<double>(), -0.4 + std::log(3.0), 0.01);
   EXPECT_NEAR(logit.std().item<double>(), 0.8, 0.01);
+}
+
+TEST(RectifiedFlowTest, SomeLevelsAreDrawnAsIfOthersWereThrownAway) {
+  const at::Tensor parts = at::tensor({0.1, 0.3, 0.5, 0.7, 0.9}, at::kDouble);
+  for (const RectifiedFlow::Times times :
+       {RectifiedFlow::Times::kUniform, RectifiedFlow::Times::kLogitNormal}) {
+    for (const auto& [first, last] :
+         {std::pair(0.875, 1.0), std::pair(0.0, 0.875), std::pair(0.6, 0.7)}) {
+      RectifiedFlow objective{.times = times, .logit_mean = 0.3, .schedule = {.shift = 3.0}};
+      const at::Tensor all = drawn_times(objective);
+      const at::Tensor kept = all.masked_select(all.ge(first).logical_and(all.lt(last)));
+      objective.levels = {first, last};
+      const at::Tensor drawn = drawn_times(objective);
+      EXPECT_GE(drawn.min().item<double>(), static_cast<float>(first));
+      EXPECT_LE(drawn.max().item<double>(), last);
+      // Of the order of 3 / sqrt(samples) of the range.
+      EXPECT_LT(max_difference(drawn.quantile(parts), kept.quantile(parts)), 0.02 * (last - first))
+          << first << " to " << last;
+    }
+  }
+}
+
+TEST(RectifiedFlowTest, LevelsThatAreNotDrawnAreRefused) {
+  const RectifiedFlow objective{.times = RectifiedFlow::Times::kLogitNormal,
+                                .logit_mean = -20.0,
+                                .schedule = {},
+                                .levels = {0.9, 1.0}};
+  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { return drawn_times(objective); })
+                .find("next to none of the times"),
+            std::string::npos);
 }
 
 TEST(RectifiedFlowTest, RefusesUnusableSettings) {
