@@ -21,8 +21,8 @@ GTEST_BRIEF=1 ctest --test-dir "$build" --output-on-failure --no-tests=error \
 
 compgen -G "$build/reports/*.xml" >/dev/null || exit "$status"  # no tests of C++
 
-# Each process above is many tests: what became of them, why some were skipped, and, once more and
-# without what they printed, what failed.
+# Each process above is many tests: why some were skipped, what failed, once more and without what
+# it printed, and what became of all.
 awk '
   /<testcase / {
     ++all
@@ -39,7 +39,7 @@ awk '
     gsub(/&quot;/, "\"", message)
     gsub(/&lt;/, "<", message)
     gsub(/&gt;/, ">", message)
-    printf "failed: %s: %s\n", test, substr(message, 1, 3000)
+    failures = failures sprintf("failed: %s: %s\n", test, substr(message, 1, 3000))
   }
   /<skipped message=/ {
     reason = $0
@@ -50,6 +50,7 @@ awk '
   }
   END {
     for (reason in reasons) printf "skipped %d: %s\n", reasons[reason], reason
+    printf "%s", failures
     printf "tests: %d passed, %d failed, %d skipped\n", all - failed - skipped, failed, skipped
   }' "$build"/reports/*.xml
 exit "$status"

@@ -228,6 +228,20 @@ void run_body(const std::function<void(const Group&)>& body, const RankOptions& 
 
 }  // namespace
 
+int64_t unused_port() {
+  constexpr int64_t kFirst = 10000;
+  constexpr int64_t kCount = 20000;  // below those that are given to whoever asks for any
+  for (int64_t i = 0; i < kCount; ++i) {
+    const int64_t port = kFirst + (::getpid() + i) % kCount;
+    try {
+      return StoreServer(port).port();
+    } catch (const Error&) {
+      continue;  // somebody has it
+    }
+  }
+  KINORA_UNREACHABLE("[ranks] all ports are taken");
+}
+
 void run_on_ranks(int64_t num_ranks, const std::function<void(const Group&)>& body,
                   const RankOptions& options) {
   if (const char* ranks = std::getenv(kRanksVariable); ranks != nullptr) {

@@ -14,6 +14,9 @@ struct RankOptions {
   std::chrono::seconds time_limit{60};  ///< after which the processes are killed
 };
 
+/// A port at which nobody listens, and which this system gives to nobody who does not ask for it.
+[[nodiscard]] int64_t unused_port();
+
 /// Runs `body` in `num_ranks` processes that are connected by Gloo: this binary again, with the
 /// current test only, where this function connects and calls `body` instead. What comes before and
 /// after it in a test runs in those processes too, on one thread. The test fails, with the output

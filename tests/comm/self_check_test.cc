@@ -81,7 +81,7 @@ TEST(SelfCheckTest, NamesTheRanksThatDoNotCome) {
       return;
     }
     const std::string error = error_of(ErrorKind::kComm, [&] {
-      return self_check(world, {{"a", "1"}}, seconds(1));
+      return self_check(world, {{"a", "1"}}, seconds(2));
     });
     EXPECT_THAT(error, HasSubstr("from ranks 1, 3"));
     world.barrier();  // the others and the store stay until all have looked
