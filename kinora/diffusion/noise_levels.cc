@@ -61,7 +61,8 @@ std::vector<double> between_levels(SigmaSpacing spacing, double largest, double 
   std::vector<double> sigmas;
   switch (spacing) {
     case SigmaSpacing::kTimesteps:
-      KINORA_UNREACHABLE("[sampler] levels of timesteps have no spacing of their own");
+    case SigmaSpacing::kLinearQuadratic:
+      KINORA_UNREACHABLE("[sampler] these levels do not lie between two");
     case SigmaSpacing::kKarras:
       sigmas = even(std::pow(largest, 1.0 / rho), std::pow(smallest, 1.0 / rho), num_steps);
       for (double& sigma : sigmas) {
@@ -133,6 +134,27 @@ std::vector<double> visited(const ChainSigmas& options, int64_t num_timesteps,
   return timesteps;
 }
 
+/// Levels of SigmaSpacing::kLinearQuadratic, 0 not among them.
+std::vector<double> linear_quadratic(int64_t num_steps) {
+  constexpr double kLinear = 0.025;  // what the linear steps go down
+  if (num_steps == 1) {
+    return {1.0};
+  }
+  const int64_t num_linear = num_steps / 2;
+  const auto linear = static_cast<double>(num_linear);
+  const auto quadratic = static_cast<double>(num_steps - num_linear);
+  // The parabola goes on as steeply as the line ends, and comes to 1 behind the last step.
+  const double slope = kLinear / linear;
+  const double bend = (1.0 - kLinear - slope * quadratic) / (quadratic * quadratic);
+  std::vector<double> levels;
+  for (int64_t i = 0; i < num_steps; ++i) {
+    const auto behind = static_cast<double>(std::max<int64_t>(i - num_linear, 0));
+    const double down = slope * static_cast<double>(i) + bend * behind * behind;
+    levels.push_back(1.0 - down);
+  }
+  return levels;
+}
+
 bool is_tuned(SigmaSpacing spacing) {
   return spacing == SigmaSpacing::kAys || spacing == SigmaSpacing::kGits;
 }
@@ -178,6 +200,8 @@ Sigmas chain_sigmas(std::span<const double> alphas_cumprod, const ChainSigmas& o
     logs.push_back(std::log(table.back()));
     num_clipped += static_cast<int64_t>(-logs.back() < options.min_log_snr);
   }
+  KINORA_CHECK(options.sigmas != SigmaSpacing::kLinearQuadratic, kConfig,
+               "[sampler] linear_quadratic levels are of flows. Hint: karras");
   Sigmas result;
   result.timesteps = visited(options, num_timesteps - num_clipped, num_timesteps);
   for (const double t : result.timesteps) {
@@ -258,6 +282,9 @@ Sigmas flow_sigmas(const FlowSigmas& options) {
       sigmas.pop_back();
       break;
   }
+  if (options.sigmas == SigmaSpacing::kLinearQuadratic) {
+    sigmas = linear_quadratic(options.num_steps);
+  }
   for (double& sigma : sigmas) {
     sigma = shift.shifted(sigma);
   }
@@ -271,7 +298,8 @@ Sigmas flow_sigmas(const FlowSigmas& options) {
       sigma = 1.0 - (1.0 - sigma) / scale;
     }
   }
-  if (options.sigmas != SigmaSpacing::kTimesteps) {
+  if (options.sigmas != SigmaSpacing::kTimesteps &&
+      options.sigmas != SigmaSpacing::kLinearQuadratic) {
     sigmas = between_levels(options.sigmas, sigmas.front(), sigmas.back(), options.num_steps);
   }
   if (options.ends == Ends::kAboveZero && std::fabs(sigmas.front() - 1.0) < kUniPcEnd) {

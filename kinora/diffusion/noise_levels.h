@@ -23,6 +23,9 @@ enum class SigmaSpacing {
   kLu,           ///< log sigma even, timesteps rounded (Lu et al. 2022a); chains only
   kAys,          ///< tuned_levels.h; Stable Diffusion's chain only
   kGits,         ///< tuned_levels.h; Stable Diffusion's chain only
+  /// Half of the steps to 0.975, the others along a parabola (Polyak et al. 2024, "Movie Gen",
+  /// section 3.4); flows only, before their shift.
+  kLinearQuadratic,
 };
 
 /// Two families count timesteps in ways of their own.

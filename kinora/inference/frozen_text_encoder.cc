@@ -24,7 +24,7 @@ pipelines::TextBatchEncoder batches_of(models::TextEncoder& encoder, const TextO
 /// Has the encoder read padding behind texts where the model's reads it.
 void fill_texts(models::TextEncoder& encoder, const ModelRecipe& recipe,
                 const data::CaptionTokens& tokens) {
-  if (models::family_of(recipe.model).fills_captions) {
+  if (fills_captions(recipe.model)) {
     encoder.set_fill({.length = tokens.max_length, .id = tokens.tokenizer->pad_id().value_or(0)});
   }
 }

@@ -23,6 +23,7 @@
 #include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/learned_embeddings.h"
 #include "kinora/inference/setup.h"
+#include "kinora/inference/text_tokens.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
@@ -41,14 +42,10 @@ namespace fs = std::filesystem;
 /// Captions that are encoded at once.
 constexpr size_t kAtOnce = 32;
 
-bool fills_captions(const models::ModelConfig& model) {
-  return models::family_of(model).fills_captions;
-}
-
 /// Whether they are taken as they are written.
 bool keeps_captions(const models::ModelConfig& model) {
-  return models::family_of(model).keeps_captions || fills_captions(model) ||
-         models::pads_captions(model);
+  const models::Family& family = models::family_of(model);
+  return family.keeps_captions || family.fills_captions || models::pads_captions(model);
 }
 
 /// kConfig where tokenizer, encoder and denoiser do not belong together. Reads no weights. Returns

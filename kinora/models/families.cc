@@ -457,6 +457,7 @@ std::deque<Family> make_families() {
        .fills_captions = true,
        .spans = {nn::Span::kClip},
        .attends_as_stream = true,
+       .own_keys = {"single_first_frame"},
        .sizes = {ltx_size("2B", 28, 2048, 32), ltx_size("13B", 48, 4096, 32)},
        .resolve = LtxVideo::resolve,
        .macs = LtxVideo::macs,

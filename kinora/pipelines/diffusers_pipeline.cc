@@ -48,7 +48,7 @@ struct PipelineClass {
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 28> kPipelines = {{
+constexpr std::array<PipelineClass, 29> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"LDMPipeline", "unet", "class_unet", 0, 50, 1.0},
     {"LatentDiffusionUncondPipeline", "unet", "class_unet", 0, 50, 1.0},  // LDMPipeline before
@@ -97,6 +97,9 @@ constexpr std::array<PipelineClass, 28> kPipelines = {{
     {"LTXPipeline", "transformer", "ltx_video", 128, 50, 3.0, false, false, 1.0, false, 0, 25.0},
     {"LTXImageToVideoPipeline", "transformer", "ltx_video", 128, 50, 3.0, false, false, 1.0, false,
      0, 25.0},
+    // Of 0.9.5 and later: from words, or from frames.
+    {"LTXConditionPipeline", "transformer", "ltx_video", 256, 50, 3.0, false, false, 1.0, false, 0,
+     25.0},
 }};
 constexpr double kCogFps = 16.0;  // of 1.5
 
@@ -244,6 +247,10 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   recipe["sample"] = json::parse(sampling_recipe(scheduler));
   if (its.even_levels) {
     recipe["sample"]["spacing"] = "dit";
+  }
+  if (its.name == "LTXConditionPipeline") {
+    recipe["sample"]["sigmas"] = "linear_quadratic";
+    model["single_first_frame"] = true;
   }
   if (model.contains("input")) {
     add_flux(its, denoiser, model);

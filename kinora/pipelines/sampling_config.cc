@@ -118,10 +118,12 @@ void describe(Fields& fields, SamplingConfig& config) {
               {"exponential", SigmaSpacing::kExponential},
               {"beta", SigmaSpacing::kBeta},
               {"ays", SigmaSpacing::kAys},
-              {"gits", SigmaSpacing::kGits}},
+              {"gits", SigmaSpacing::kGits},
+              {"linear_quadratic", SigmaSpacing::kLinearQuadratic}},
              "All methods but ddpm, ddim, plms, dpm++_sde_chain, lcm and tcd: noise levels; "
-             "timesteps = those of "
-             "spacing or of the flow. ays and gits are tuned for Stable Diffusion 1.");
+             "timesteps = those of spacing or of the flow. ays and gits are tuned for Stable "
+             "Diffusion 1. linear_quadratic is of flows: half of the steps go down to 0.975, the "
+             "others along a parabola (LTX-Video from 0.9.5 on).");
   fields.add(
       "order", config.order,
       "Order of the method: 1 to 3 for dpm++*, deis and unipc, 1 to 4 for sa_solver and lms. "

@@ -125,6 +125,26 @@ TEST(NoiseLevelsTest, TunedLevelsAreThePublishedOnes) {
   EXPECT_THROW((void)flow_sigmas({.num_steps = 10, .sigmas = SigmaSpacing::kGits}), Error);
 }
 
+// Those of diffusers' linear_quadratic_schedule.
+TEST(NoiseLevelsTest, LinearQuadraticLevelsAreThoseOfDiffusers) {
+  const auto levels = [](int64_t steps, double shift = 1.0) {
+    return flow_sigmas(
+               {.num_steps = steps, .shift = shift, .sigmas = SigmaSpacing::kLinearQuadratic})
+        .sigmas;
+  };
+  const std::vector<double> five = {1.0, 0.9875, 0.975, 0.8583333, 0.5333333, 0.0};
+  const std::vector<double> got = levels(5);
+  ASSERT_EQ(got.size(), five.size());
+  for (size_t i = 0; i < five.size(); ++i) {
+    EXPECT_NEAR(got[i], five[i], 1e-6) << i;
+    EXPECT_NEAR(levels(5, 3.0)[i], 3.0 * five[i] / (1.0 + 2.0 * five[i]), 1e-6) << i;
+  }
+  EXPECT_EQ(levels(1), (std::vector<double>{1.0, 0.0}));
+  EXPECT_THROW(
+      (void)chain_sigmas(chain(), {.num_steps = 10, .sigmas = SigmaSpacing::kLinearQuadratic}),
+      Error);
+}
+
 TEST(NoiseLevelsTest, LevelsHaveTheSignalOfTheirKind) {
   const Sigmas sigmas = chain_sigmas(chain(), {.num_steps = 5});
   const NoiseLevels preserving = variance_preserving(sigmas, Prediction::kEps, 1000);

@@ -142,6 +142,27 @@ TEST_F(LtxPipelineTest, AFirstFrameGoesOnAsDiffusersLetsIt) {
   expect_pictures(trained.recipe, latents, "pictures.given");
 }
 
+// As the folders of 0.9.5 and later say; texts are up to 256 tokens.
+TEST_F(LtxPipelineTest, ConditionsAreThoseOfDiffusers) {
+  const fs::path path = changed("model_index.json", json{{"_class_name", "LTXConditionPipeline"}});
+  std::ofstream(path / "scheduler/scheduler_config.json")
+      << json{{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 1.0}};
+  TrainedModel trained = load_trained(path, options());
+  EXPECT_EQ(trained.recipe.sample.sampling.sigmas, diffusion::SigmaSpacing::kLinearQuadratic);
+  const Request words{.encoded = std::make_shared<const Prompts>(prompts(path)),
+                      .seed = std::stoull(drawn().metadata("seed"))};
+  EXPECT_EQ(words.encoded->shape.length, 256);
+  const at::Tensor latents = Drawing(trained, {words}, {.steps = 5}).draw();
+  EXPECT_LT(distance(latents, drawn().read("latents.condition")), 1e-4);
+
+  const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
+  DrawOptions draws{.steps = 5, .encoder = decoder.get()};
+  draws.given = (path / "first.png").string();
+  draws.fps = 30.0;
+  const at::Tensor given = Drawing(trained, {words}, draws).draw();
+  EXPECT_LT(distance(given, drawn().read("latents.condition_given")), 1e-4);
+}
+
 TEST_F(LtxPipelineTest, SizesAreThosePublished) {
   const ModelRecipe recipe = read_recipe(folder(), {.device = DeviceChoice::kCpu, .says = false});
   // 161 frames of 512 x 704 pixels, of an autoencoder of 4 x 16 x 16.

@@ -46,7 +46,9 @@ latter, whose noise has a frame more, "latents" leave out the first.
 
 Of ltx/ there are a T5 and two prompts, noise and latents [B, 4, 3, 2, 4] and pictures F16 [B, 3, 9, 32, 64];
 "pictures.told" is the first, decoded at a level of noise, and "latents.given" and "pictures.given" are those of
-LTXImageToVideoPipeline with first.png at 30 frames a second. The autoencoder's noise is philox.py's.
+LTXImageToVideoPipeline with first.png at 30 frames a second; "latents.condition" and "latents.condition_given" are
+LTXConditionPipeline's of five steps with a scheduler without dynamic shift, from words and from first.png without
+noise on it. The autoencoder's noise is philox.py's.
 
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
@@ -687,6 +689,27 @@ def write_cogvideox_beside(name, negative):
     report(name, folder, tensors)
 
 
+def draw_ltx_conditions(folder, prompts, negative, noise, picture):
+    opened = open_pipeline(diffusers.LTXPipeline, folder)
+    pipeline = diffusers.LTXConditionPipeline(
+        tokenizer=opened.tokenizer, text_encoder=opened.text_encoder, vae=opened.vae, transformer=opened.transformer,
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler())
+    pipeline.set_progress_bar_config(disable=True)
+
+    def mode(encoded, generator=None, sample_mode="sample"):
+        return encoded.latent_dist.mode()
+
+    def draw(**more):
+        module = "diffusers.pipelines.ltx.pipeline_ltx_condition"
+        with mock.patch(module + ".retrieve_latents", mode), \
+                mock.patch(module + ".randn_tensor", lambda shape, **options: noise.clone()):
+            return pipeline(prompt=prompts, negative_prompt=[negative] * len(prompts), num_inference_steps=5,
+                            num_frames=9, height=32, width=64, image_cond_noise_scale=0.0, output_type="latent",
+                            **more).frames
+
+    return {"latents.condition": draw(), "latents.condition_given": draw(image=picture, frame_rate=30)}
+
+
 def write_ltx(name, negative):
     transformer = diffusers.LTXVideoTransformer3DModel(
         in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=14, cross_attention_dim=28,
@@ -745,6 +768,7 @@ def write_ltx(name, negative):
         given = torch.cat([first.expand(len(prompts), -1, -1, -1, -1), noise[:, :, 1:]], 2)
         tensors |= {"latents.given": draw(pipeline, given, "latent", image=picture, frame_rate=30),
                     "pictures.given": draw(pipeline, given, "pt", image=picture, frame_rate=30)}
+        tensors |= draw_ltx_conditions(folder, prompts, negative, noise, picture)
     tensor_file.save(folder / "drawn.safetensors", tensors,
                      {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
                       "prompts": json.dumps(prompts)})

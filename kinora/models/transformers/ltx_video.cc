@@ -146,9 +146,13 @@ at::Tensor LtxVideo::angles(const Grid& grid, const at::Tensor& fps) const {
   const auto pixels = [&](int64_t places) {
     return at::arange(places, options) * static_cast<double>(config().compression) / kLtxPixels;
   };
-  const at::Tensor seconds = at::arange(grid.frames, options) *
-                             (static_cast<double>(config().frame_compression) / fps).unsqueeze(1) /
-                             kLtxSeconds;  // [B, T]
+  const auto of_latent = static_cast<double>(config().frame_compression);
+  const at::Tensor latents = at::arange(grid.frames, options);
+  const at::Tensor seconds =
+      (config().transformer.single_first_frame
+           ? (latents * of_latent + (1.0 - of_latent)).clamp_min(0.0) * (1.0 / fps).unsqueeze(1)
+           : latents * (of_latent / fps).unsqueeze(1)) /
+      kLtxSeconds;  // [B, T]
   const std::vector<int64_t> shape = {fps.size(0), grid.frames, grid.rows, grid.columns};
   const at::Tensor places = at::stack({seconds.view({-1, grid.frames, 1, 1}).expand(shape),
                                        pixels(grid.rows).view({1, 1, -1, 1}).expand(shape),

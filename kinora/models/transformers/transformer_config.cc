@@ -107,6 +107,9 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add(
       "learned_positions", config.learned_positions,
       "cogvideox: a table of positions beside rotary ones, which no training moves (5B-I2V).");
+  fields.add("single_first_frame", config.single_first_frame,
+             "ltx_video: positions count the first latent as one frame, and the others behind it "
+             "(0.9.5 and later).");
   fields.add(
       "base_grid", config.base_grid,
       "cogvideox: frames, rows and columns of patches whose positions are whole numbers, into "

@@ -55,6 +55,8 @@ struct TransformerConfig {
   int64_t position_grid = 0;  ///< MMDiT: side of the table of positions
   double guidance = 0.0;      ///< MMDiT: told to a distilled model; 0: it is none
   bool learned_positions = false;  ///< CogVideoX: a table beside rotary positions
+  /// LTX-Video: the first latent is one frame, and the others follow it, where positions are told.
+  bool single_first_frame = false;
   /// CogVideoX: frames, rows and columns of patches whose positions are whole numbers, and which
   /// the table is of.
   std::vector<int64_t> base_grid = {};

@@ -58,6 +58,7 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"position_grid", config.position_grid > 0},
           {"guidance", config.guidance > 0},
           {"learned_positions", config.learned_positions},
+          {"single_first_frame", config.single_first_frame},
           {"base_grid", !config.base_grid.empty()},
           {"time_channels", config.time_channels > 0},
           {"ofs", config.ofs > 0},
