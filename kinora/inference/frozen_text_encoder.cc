@@ -10,6 +10,7 @@
 #include "kinora/inference/setup.h"
 #include "kinora/inference/text_tokens.h"
 #include "kinora/models/families.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 
@@ -24,7 +25,7 @@ pipelines::TextBatchEncoder batches_of(models::TextEncoder& encoder, const TextO
 /// Has the encoder read padding behind texts where the model's reads it.
 void fill_texts(models::TextEncoder& encoder, const ModelRecipe& recipe,
                 const data::CaptionTokens& tokens) {
-  if (fills_captions(recipe.model)) {
+  if (models::fills_captions(recipe.model)) {
     encoder.set_fill({.length = tokens.max_length, .id = tokens.tokenizer->pad_id().value_or(0)});
   }
 }

@@ -23,11 +23,11 @@
 #include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/learned_embeddings.h"
 #include "kinora/inference/setup.h"
-#include "kinora/inference/text_tokens.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/text_encoder.h"
+#include "kinora/models/transformers/transformer_family.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/prompts/caption_cleaning.h"
@@ -455,7 +455,7 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                                  .says = options.says,
                                                  .adapters = adapters});
   add_to(*encoder, learned);
-  if (fills_captions(recipe.model)) {
+  if (models::fills_captions(recipe.model)) {
     encoder->set_fill({.length = shape.length, .id = pad_id(tokenizer)});
   }
   std::vector<data::Text> states = encoded(*encoder, numbers, shape,

@@ -122,10 +122,6 @@ std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe) {
   return tokens;
 }
 
-bool fills_captions(const models::ModelConfig& model) {
-  return models::family_of(model).fills_captions && !model.transformer.single_first_frame;
-}
-
 bool cleans_captions(const models::ModelConfig& model) {
   const models::Family& family = models::family_of(model);
   return !family.conditions.pooled && !family.tidies_captions && !family.keeps_captions &&

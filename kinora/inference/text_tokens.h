@@ -26,10 +26,6 @@ struct NewToken {
 /// it has more tokens than the model's own text encoder.
 [[nodiscard]] std::optional<data::CaptionTokens> caption_tokens(const ModelRecipe& recipe);
 
-/// Whether the frozen text encoder reads padding behind captions, which the model does not: that of
-/// LTX-Video before 0.9.5.
-[[nodiscard]] bool fills_captions(const models::ModelConfig& model);
-
 /// Whether captions are cleaned before they are tokenised where nobody says (text.clean): not where
 /// the model reads one vector a caption, nor where they are padded as CLIP's or kept as they are
 /// written. It may be unresolved.

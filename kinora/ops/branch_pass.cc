@@ -447,13 +447,6 @@ at::Tensor behind_norm(const BranchPass& pass, const CrossAttentionBody& body,
   return normed;
 }
 
-/// Queries as attention reads them.
-at::Tensor ready_queries(const BranchPass& pass, const CrossAttentionBody& body,
-                         const KeptBranch& kept) {
-  return kept.attended.ready.defined() ? kept.attended.ready
-                                       : behind_norm(pass, body, kept.packed, body.rule.q_weight);
-}
-
 /// Queries [R, C] and packed keys and values [B L, 2 C], or their gradients. keys: [B L, C], in the
 /// place of those that are packed; undefined: these.
 HeadTensors heads_of(const BranchPass& pass, const CrossAttentionBody& body, const at::Tensor& q,
@@ -473,7 +466,7 @@ void inner(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& k
   } else {
     pack_text(pass, body, kept);
   }
-  const at::Tensor q = ready_queries(pass, body, kept);
+  const at::Tensor q = behind_norm(pass, body, kept.packed, body.rule.q_weight);
   if (body.rule.has_norm()) {
     kept.attended.ready = q;
   }
@@ -535,7 +528,9 @@ at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad
                     KeptBranch& kept) {
   const at::Tensor dout = last_backward(pass, dresult, kept, body.proj);
   dresult = {};
-  const at::Tensor q = ready_queries(pass, body, kept);
+  const at::Tensor q = kept.attended.ready.defined()
+                           ? kept.attended.ready
+                           : behind_norm(pass, body, kept.packed, body.rule.q_weight);
   const int64_t room = pass.kernels.room(body.q);
   at::Tensor dq;
   for (const TextPart& part : text_parts(pass, body, kept)) {

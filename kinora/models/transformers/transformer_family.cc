@@ -207,4 +207,8 @@ double TransformerMacs::attention(double keys) const {
   return tokens * (4 * hidden * hidden + 2 * keys * hidden);  // qkv and proj; scores and values
 }
 
+bool fills_captions(const ModelConfig& config) {
+  return family_of(config).fills_captions && !config.transformer.single_first_frame;
+}
+
 }  // namespace kinora::models

@@ -34,4 +34,8 @@ struct TransformerMacs {
   double ends;             ///< patches, time and the final layer
 };
 
+/// Whether a frozen text encoder reads padding behind captions, which the model does not: that of
+/// LTX-Video before 0.9.5.
+[[nodiscard]] bool fills_captions(const ModelConfig& config);
+
 }  // namespace kinora::models
