@@ -265,11 +265,6 @@ at::Tensor shifted(const at::Tensor& t, double shift) {
   return shift * t / (1.0 + (shift - 1.0) * t);
 }
 
-/// The time that shifted() makes `level` of.
-double unshifted(double level, double shift) {
-  return level / (shift - (shift - 1.0) * level);
-}
-
 constexpr double kLeastShare = 1e-9;
 
 /// How much of the standard normal distribution lies below x.
@@ -307,25 +302,22 @@ at::Tensor draw(const RectifiedFlow& objective, const NoiseKey& key, at::Device 
                kConfig, "[objective] logit-normal times need a finite mean and std >= 0, got ",
                objective.logit_mean, " and ", objective.logit_std, ".");
   const std::vector<int64_t> shape = {key.sample_index.size(0), 1};
-  if (objective.levels != RectifiedFlow().levels) {
-    const at::Tensor u =
-        ops::random_uniform(shape, key.sample_index, key.seed, key.step, key.timestep, device)
-            .select(1, 0);
-    return shifted(drawn_between(objective, unshifted(objective.levels.first, shift),
-                                 unshifted(objective.levels.second, shift), u),
-                   shift)
-        .clamp(objective.levels.first, objective.levels.second);
-  }
-  at::Tensor t;
-  if (objective.times == RectifiedFlow::Times::kLogitNormal) {
+  const bool trains_all = objective.levels == RectifiedFlow().levels;
+  if (trains_all && objective.times == RectifiedFlow::Times::kLogitNormal) {
     const at::Tensor n =
         ops::random_normal(shape, key.sample_index, key.seed, key.step, key.timestep, device);
-    t = (n.select(1, 0) * objective.logit_std + objective.logit_mean).sigmoid();
-  } else {
-    t = ops::random_uniform(shape, key.sample_index, key.seed, key.step, key.timestep, device)
-            .select(1, 0);
+    return shifted((n.select(1, 0) * objective.logit_std + objective.logit_mean).sigmoid(), shift);
   }
-  return shifted(t, shift);
+  const at::Tensor u =
+      ops::random_uniform(shape, key.sample_index, key.seed, key.step, key.timestep, device)
+          .select(1, 0);
+  if (trains_all) {
+    return shifted(u, shift);
+  }
+  const auto& [first, last] = objective.levels;
+  const FlowSchedule back{1.0 / shift};  // from a level to the time that is shifted to it
+  return shifted(drawn_between(objective, back.shifted(first), back.shifted(last), u), shift)
+      .clamp(first, last);
 }
 
 /// (predicted x_0 - x_0) / (target - prediction).

@@ -143,7 +143,7 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
     if (call.rows <= kFewRows && plan.vectors_aligned && call.h_fp8.transposed == nullptr) {
       const auto blocks = static_cast<unsigned>((call.rows + kDirectRows - 1) / kDirectRows);
       forward_direct_kernel<T, kChunks, kFull><<<blocks, kDirectRows * 32, 0, stream>>>(
-          call, static_cast<uint32_t>(plan.rows_per_vector), mean_factor(call));
+          call, static_cast<uint32_t>(plan.rows_per_vector), plan.mean_factor);
       return cudaGetLastError();
     }
   }

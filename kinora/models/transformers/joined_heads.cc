@@ -12,7 +12,6 @@
 
 #include "kinora/comm/differentiable.h"
 #include "kinora/nn/rotary.h"
-#include "kinora/nn/self_attention.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::models {
@@ -80,8 +79,8 @@ JoinedHeadNorms::JoinedHeadNorms(int64_t hidden, double epsilon)
   add_child("k_norm", k_norm);
 }
 
-ops::HeadRule JoinedHeadNorms::rule(const comm::Group& group, const at::Tensor& rotary) const {
-  ops::HeadRule rule = nn::head_rule({}, {}, rotary);
+ops::HeadRule JoinedHeadNorms::rule(const comm::Group& group, ops::HeadRule rotation) const {
+  ops::HeadRule rule = std::move(rotation);
   rule.q_weight = q_norm.weight.value.detach();
   rule.k_weight = k_norm.weight.value.detach();
   rule.q_weight_grad = q_norm.weight.grad;
@@ -111,19 +110,16 @@ at::Tensor JoinedSelfAttention::attend(const at::Tensor& projected, const at::Te
                                        const nn::Sequence& sequence, int64_t tokens_a_frame) const {
   const std::vector<at::Tensor> parts = projected.chunk(3, -1);
   const int64_t columns = parts[0].size(-1);
-  const auto turned = [&](const at::Tensor& x) {
-    const bool is_alike = rotary.size(-1) == head_size_;
-    const at::Tensor angles =
-        is_alike
-            ? rotary.unsqueeze(-2)
-            : rotary.narrow(-1, qkv.group().rank() * columns, columns).unflatten(-1, {1, columns});
-    return nn::rotated(x.unflatten(-1, {-1, angles.size(-1)}), angles).flatten(-2);
-  };
-  const at::Tensor packed =
-      at::stack({turned(norms_.q_norm.forward(parts[0], qkv.group())),
-                 turned(norms_.k_norm.forward(parts[1], qkv.group())), parts[2]},
-                3)
-          .unflatten(-1, {-1, head_size_});  // [B, T, S', 3, H', D]
+  const at::Tensor angles =
+      rotary.size(-1) == head_size_
+          ? rotary.unsqueeze(-2)
+          : rotary.narrow(-1, qkv.group().rank() * columns, columns).unflatten(-1, {1, columns});
+  const at::Tensor normed = at::stack({norms_.q_norm.forward(parts[0], qkv.group()),
+                                       norms_.k_norm.forward(parts[1], qkv.group())})
+                                .unflatten(-1, {-1, angles.size(-1)});
+  const at::Tensor turned = nn::rotated(normed, angles).flatten(-2);
+  const at::Tensor packed = at::stack({turned[0], turned[1], parts[2]}, 3)
+                                .unflatten(-1, {-1, head_size_});  // [B, T, S', 3, H', D]
   const int64_t frames = projected.size(1);
   const std::vector<at::Tensor> streams =
       sequence.divides_tokens() ? packed.unbind(1) : std::vector<at::Tensor>{packed.flatten(1, 2)};
@@ -140,14 +136,16 @@ at::Tensor JoinedSelfAttention::forward(const at::Tensor& x, const at::Tensor& r
 }
 
 ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const at::Tensor& rotary,
+                                      const ops::HeadRule& rotation,
                                       const ops::SeamNumbers& vectors) const {
-  const bool has_kernel = rotary.size(-1) == head_size_ && pass.kernels.has_head_rules() &&
-                          !pass.sequence.divides_tokens();
-  ops::SelfAttentionBody body{.qkv = qkv.weights(),
-                              .proj = proj.weights(),
-                              .heads = qkv.weight.shape.front() / (3 * head_size_),
-                              .length = pass.frames * pass.tokens,
-                              .rule = norms_.rule(qkv.group(), has_kernel ? rotary : at::Tensor())};
+  const bool has_kernel =
+      !rotation.is_empty() && pass.kernels.has_head_rules() && !pass.sequence.divides_tokens();
+  ops::SelfAttentionBody body{
+      .qkv = qkv.weights(),
+      .proj = proj.weights(),
+      .heads = qkv.weight.shape.front() / (3 * head_size_),
+      .length = pass.frames * pass.tokens,
+      .rule = norms_.rule(qkv.group(), has_kernel ? rotation : ops::HeadRule())};
   if (!has_kernel) {
     body.attend = [this, &sequence = pass.sequence, rotary, batch = pass.batch,
                    frames = pass.frames, tokens = pass.tokens,
@@ -206,7 +204,7 @@ ops::CrossAttentionBody JoinedTextAttention::body(int64_t num_images) const {
                                .kv = kv_linear.weights(),
                                .proj = proj.weights(),
                                .heads = q_linear.weight.shape.front() / head_size_,
-                               .rule = norms_.rule(group, {})};
+                               .rule = norms_.rule(group)};
   if (images_) {
     body.first = {.count = num_images,
                   .kv = images_->image_kv_linear.weights(),
@@ -221,6 +219,16 @@ std::vector<nn::Linear*> JoinedTextAttention::linears() {
     return {&q_linear, &kv_linear, &images_->image_kv_linear, &proj};
   }
   return {&q_linear, &kv_linear, &proj};
+}
+
+std::vector<nn::Linear*> joined_linears(JoinedSelfAttention& attention, JoinedTextAttention& text,
+                                        nn::Mlp& mlp) {
+  std::vector<nn::Linear*> all = {&attention.qkv, &attention.proj};
+  for (nn::Linear* linear : text.linears()) {
+    all.push_back(linear);
+  }
+  all.insert(all.end(), {&mlp.fc1, &mlp.fc2});
+  return all;
 }
 
 }  // namespace kinora::models

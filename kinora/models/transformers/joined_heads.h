@@ -9,6 +9,7 @@
 #include "kinora/models/transformers/branches.h"
 #include "kinora/models/transformers/transformer_config.h"
 #include "kinora/nn/linear.h"
+#include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
 #include "kinora/nn/rms_norm.h"
 #include "kinora/nn/sequence.h"
@@ -33,8 +34,8 @@ class JoinedHeadNorm : public nn::RmsNorm {
 class JoinedHeadNorms : public nn::Module {
  public:
   JoinedHeadNorms(int64_t hidden, double epsilon);
-  /// For the fast path. rotary: as nn::head_rule's.
-  [[nodiscard]] ops::HeadRule rule(const comm::Group& group, const at::Tensor& rotary) const;
+  /// For the fast path: the norms beside a rotation.
+  [[nodiscard]] ops::HeadRule rule(const comm::Group& group, ops::HeadRule rotation = {}) const;
 
   JoinedHeadNorm q_norm;
   JoinedHeadNorm k_norm;
@@ -51,8 +52,10 @@ class JoinedSelfAttention : public nn::Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& rotary,
                                    const nn::Sequence& sequence, int64_t tokens_a_frame) const;
 
-  /// For the fast path: by kernels where all heads turn alike and all tokens are here.
+  /// For the fast path: by kernels where all tokens are here. rotation: rotary for these, which all
+  /// blocks share (nn::head_rule); empty: they cannot, since each head turns in its own way.
   [[nodiscard]] ops::Branch fast(const FastPass& pass, const at::Tensor& rotary,
+                                 const ops::HeadRule& rotation,
                                  const ops::SeamNumbers& vectors) const;
 
  private:
@@ -92,7 +95,6 @@ class JoinedTextAttention : public nn::Module {
 
   /// For the fast path.
   [[nodiscard]] ops::CrossAttentionBody body(int64_t num_images = 0) const;
-  /// Those that can compute in fp8, in order.
   [[nodiscard]] std::vector<nn::Linear*> linears();
 
  private:
@@ -105,5 +107,9 @@ class JoinedTextAttention : public nn::Module {
 };
 
 // NOLINTEND(readability-identifier-naming)
+
+/// Those of a block that can compute in fp8, in order.
+[[nodiscard]] std::vector<nn::Linear*> joined_linears(JoinedSelfAttention& attention,
+                                                      JoinedTextAttention& text, nn::Mlp& mlp);
 
 }  // namespace kinora::models

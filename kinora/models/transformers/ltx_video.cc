@@ -73,19 +73,11 @@ at::Tensor LtxBlock::table() const {
 }
 
 ops::Block LtxBlock::fast(const FastPass& pass, const at::Tensor& rotary) const {
-  return {.branches = {attn.fast(pass, rotary, {.shift = 0, .scale = 1, .gate = 2}),
-                       {.body = cross_attn.body(), .kept = pass.kept(ops::BranchKind::kText)},
-                       mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
-          .num_vectors = kLtxVectors};
-}
-
-std::vector<nn::Linear*> LtxBlock::linears() {
-  std::vector<nn::Linear*> all = {&attn.qkv, &attn.proj};
-  for (nn::Linear* linear : cross_attn.linears()) {
-    all.push_back(linear);
-  }
-  all.insert(all.end(), {&mlp.fc1, &mlp.fc2});
-  return all;
+  return {
+      .branches = {attn.fast(pass, rotary, /*rotation=*/{}, {.shift = 0, .scale = 1, .gate = 2}),
+                   {.body = cross_attn.body(), .kept = pass.kept(ops::BranchKind::kText)},
+                   mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
+      .num_vectors = kLtxVectors};
 }
 
 LtxVideo::LtxVideo(const ModelConfig& config) : CaptionModel(config), blocks(config.transformer) {

@@ -26,7 +26,7 @@ class LtxBlock : public nn::Module {
   [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary) const;
   [[nodiscard]] const JoinedTextAttention& cross_attention() const { return cross_attn; }
   /// Those that can compute in fp8, in order.
-  [[nodiscard]] std::vector<nn::Linear*> linears();
+  [[nodiscard]] std::vector<nn::Linear*> linears() { return joined_linears(attn, cross_attn, mlp); }
 
  private:
   JoinedSelfAttention attn;

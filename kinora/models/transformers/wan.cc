@@ -15,6 +15,7 @@
 #include "kinora/models/transformers/caption_inputs.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
+#include "kinora/nn/self_attention.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, N = T S, L text tokens, M states of
@@ -80,8 +81,8 @@ at::Tensor WanBlock::table() const {
 }
 
 ops::Block WanBlock::fast(const FastPass& pass, const at::Tensor& rotary,
-                          int64_t num_images) const {
-  ops::Branch attention = attn.fast(pass, rotary, {.shift = 0, .scale = 1, .gate = 2});
+                          const ops::HeadRule& rotation, int64_t num_images) const {
+  ops::Branch attention = attn.fast(pass, rotary, rotation, {.shift = 0, .scale = 1, .gate = 2});
   ops::Branch text{.body = cross_attn.body(num_images),
                    .seam = {.shift = 6, .scale = 7},
                    .kept = pass.kept(ops::BranchKind::kText)};
@@ -93,15 +94,6 @@ ops::Block WanBlock::fast(const FastPass& pass, const at::Tensor& rotary,
 at::Tensor WanBlock::norm_vectors() const {
   return at::stack({ops::with_gradient(cross_norm.bias.value, cross_norm.bias.grad),
                     ops::with_gradient(cross_norm.weight.value, cross_norm.weight.grad) - 1.0});
-}
-
-std::vector<nn::Linear*> WanBlock::linears() {
-  std::vector<nn::Linear*> all = {&attn.qkv, &attn.proj};
-  for (nn::Linear* linear : cross_attn.linears()) {
-    all.push_back(linear);
-  }
-  all.insert(all.end(), {&mlp.fc1, &mlp.fc2});
-  return all;
 }
 
 WanImageEmbedder::WanImageEmbedder(const TransformerConfig& config)
@@ -247,9 +239,10 @@ at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
   const int64_t images = num_images(conditions);
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
+    const ops::HeadRule rotation = nn::head_rule({}, {}, rotary);
     std::vector<ops::Block> stacked;
     for (const int64_t use : blocks_of(pass)) {
-      stacked.push_back(blocks[use].fast(fast, rotary, images));
+      stacked.push_back(blocks[use].fast(fast, rotary, rotation, images));
     }
     return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }

@@ -29,12 +29,12 @@ class WanBlock : public nn::Module {
 
   // For the fast path.
   [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary,
-                                int64_t num_images) const;
+                                const ops::HeadRule& rotation, int64_t num_images) const;
   /// The vectors of the norm before the text's attention: shift and scale, [2, C].
   [[nodiscard]] at::Tensor norm_vectors() const;
   [[nodiscard]] const JoinedTextAttention& cross_attention() const { return cross_attn; }
   /// Those that can compute in fp8, in order.
-  [[nodiscard]] std::vector<nn::Linear*> linears();
+  [[nodiscard]] std::vector<nn::Linear*> linears() { return joined_linears(attn, cross_attn, mlp); }
 
  private:
   JoinedSelfAttention attn;
