@@ -72,28 +72,15 @@ class Clips:
 def compiled(arguments, model, compute, mode):
     if not arguments.regional:
         return measure.compiled(compute, mode)
-    if measure.MODES[mode] is not None:
-        for module in model.modules():
-            if type(module).__name__ in model._repeated_blocks:
-                module.compile(dynamic=False, fullgraph=True, **measure.MODES[mode])
+    measure.compiled_blocks(model, model._repeated_blocks, mode)
     return compute
-
-
-def add_updates(model, rank):
-    """Freezes the model, in bf16, and adds low-rank updates to all linears of the blocks."""
-    model.requires_grad_(False).to(torch.bfloat16)
-    for name, module in list(model.named_modules()):
-        if isinstance(module, torch.nn.Linear) and "blocks." in name:
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, unet.LowRankLinear(module, rank))
-    return [p for p in model.parameters() if p.requires_grad]
 
 
 def training(arguments, mode):
     model = build(arguments, torch.bfloat16 if arguments.work == "lora" else torch.float32).train()
     if arguments.checkpointing:
         model.enable_gradient_checkpointing()
-    parameters = add_updates(model, arguments.rank) if arguments.work == "lora" else list(model.parameters())
+    parameters = unet.add_updates(model, arguments.rank, lambda name: "blocks." in name) if arguments.work == "lora" else list(model.parameters())
     clips = Clips(arguments)
 
     def compute(x0, text, t, noise):

@@ -66,10 +66,7 @@ def compiled(arguments, model, compute, mode):
         return compute
     if not arguments.regional:
         return measure.compiled(compute, mode)
-    if measure.MODES[mode] is not None:
-        for module in model.modules():
-            if type(module).__name__ in BLOCKS:
-                module.compile(dynamic=False, fullgraph=True, **measure.MODES[mode])
+    measure.compiled_blocks(model, BLOCKS, mode)
     return compute
 
 
@@ -85,13 +82,8 @@ def shard(model, mode):
 
 
 def add_updates(model, rank):
-    """Freezes the model, in bf16, and adds low-rank updates to all linears of the blocks but modulation's."""
-    model.requires_grad_(False).to(torch.bfloat16)
-    for name, module in list(model.named_modules()):
-        if isinstance(module, torch.nn.Linear) and "transformer_blocks." in name and ".norm" not in name:
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, unet.LowRankLinear(module, rank))
-    return [p for p in model.parameters() if p.requires_grad]
+    """To all linears of the blocks but modulation's."""
+    return unet.add_updates(model, rank, lambda name: "transformer_blocks." in name and ".norm" not in name)
 
 
 def training(arguments, mode):

@@ -67,6 +67,14 @@ def compiled(function, mode):
     return torch.compile(function, dynamic=False, fullgraph=True, **options)
 
 
+def compiled_blocks(model, names, mode):
+    """Compiles the modules of these classes by themselves, and what is around them not."""
+    if MODES[mode] is not None:
+        for module in model.modules():
+            if type(module).__name__ in names:
+                module.compile(dynamic=False, fullgraph=True, **MODES[mode])
+
+
 def attention(name):
     """A context in which scaled_dot_product_attention is the one asked for ("auto": torch's choice)."""
     backend = ATTENTION[name]

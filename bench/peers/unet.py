@@ -51,11 +51,12 @@ class LowRankLinear(torch.nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def add_updates(model, rank):
-    """Freezes the model, in bf16, and adds low-rank updates to the linears of attention. Returns their parameters."""
+def add_updates(model, rank, is_updated=lambda name: name.endswith(UPDATED)):
+    """Freezes the model, in bf16, and adds low-rank updates to linears by name, without more to those of attention.
+    Returns their parameters."""
     model.requires_grad_(False).to(torch.bfloat16)
     for name, module in list(model.named_modules()):
-        if name.endswith(UPDATED):
+        if isinstance(module, torch.nn.Linear) and is_updated(name):
             parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, LowRankLinear(module, rank))
     return [p for p in model.parameters() if p.requires_grad]
@@ -83,9 +84,7 @@ def compiled(arguments, model, compute, mode):
     if not arguments.regional:
         return measure.compiled(compute, mode)
     torch._dynamo.config.recompile_limit = 64  # blocks of one class have many shapes
-    for module in model.modules():
-        if type(module).__name__ in ("ResnetBlock2D", "BasicTransformerBlock"):
-            module.compile(dynamic=False, fullgraph=True, **measure.MODES[mode])
+    measure.compiled_blocks(model, ("ResnetBlock2D", "BasicTransformerBlock"), mode)
     return compute
 
 

@@ -117,43 +117,39 @@ TEST(RmsNormTest, RowsMayLieApart) {
   };
   const std::vector<float> x = random_values(kRows * kWidth, 1);
   const std::vector<float> dy = random_values(kRows * kWidth, 2);
+  const auto forward = [&](const std::vector<float>& from, int64_t x_stride, std::vector<float>& to,
+                           int64_t y_stride) {
+    rms_norm_forward({.rows = kRows,
+                      .width = kWidth,
+                      .type = DType::kF32,
+                      .x = from.data(),
+                      .x_stride = x_stride,
+                      .weight = weight.data(),
+                      .y = to.data(),
+                      .y_stride = y_stride});
+  };
+  const auto backward = [&](const std::vector<float>& dy_rows, int64_t dy_stride,
+                            const std::vector<float>& x_rows, int64_t x_stride,
+                            std::vector<float>& to, int64_t dx_stride) {
+    rms_norm_backward({.rows = kRows,
+                       .width = kWidth,
+                       .type = DType::kF32,
+                       .dy = dy_rows.data(),
+                       .dy_stride = dy_stride,
+                       .x = x_rows.data(),
+                       .x_stride = x_stride,
+                       .weight = weight.data(),
+                       .dx = to.data(),
+                       .dx_stride = dx_stride});
+  };
   std::vector<float> y(x.size());
   std::vector<float> dx(x.size());
-  rms_norm_forward({.rows = kRows,
-                    .width = kWidth,
-                    .type = DType::kF32,
-                    .x = x.data(),
-                    .weight = weight.data(),
-                    .y = y.data()});
-  rms_norm_backward({.rows = kRows,
-                     .width = kWidth,
-                     .type = DType::kF32,
-                     .dy = dy.data(),
-                     .x = x.data(),
-                     .weight = weight.data(),
-                     .dx = dx.data()});
-  const std::vector<float> wide_x = apart(x, 5);
-  const std::vector<float> wide_dy = apart(dy, 8);
+  forward(x, 0, y, 0);
+  backward(dy, 0, x, 0, dx, 0);
   std::vector<float> wide_y = apart(x, 6);
   std::vector<float> wide_dx = apart(x, 7);
-  rms_norm_forward({.rows = kRows,
-                    .width = kWidth,
-                    .type = DType::kF32,
-                    .x = wide_x.data(),
-                    .x_stride = 5,
-                    .weight = weight.data(),
-                    .y = wide_y.data(),
-                    .y_stride = 6});
-  rms_norm_backward({.rows = kRows,
-                     .width = kWidth,
-                     .type = DType::kF32,
-                     .dy = wide_dy.data(),
-                     .dy_stride = 8,
-                     .x = wide_x.data(),
-                     .x_stride = 5,
-                     .weight = weight.data(),
-                     .dx = wide_dx.data(),
-                     .dx_stride = 7});
+  forward(apart(x, 5), 5, wide_y, 6);
+  backward(apart(dy, 8), 8, apart(x, 5), 5, wide_dx, 7);
   EXPECT_EQ(wide_y, apart(y, 6));
   EXPECT_EQ(wide_dx, apart(dx, 7));
 }
