@@ -1,13 +1,13 @@
-"""The PyTorch peer of `kinora bench train` and `kinora bench sample` for the transformers of Wan and LTX-Video: diffusers'
-own classes, random weights. Wants torch and diffusers.
+"""The PyTorch peer of `kinora bench train` and `kinora bench sample` for the transformers of Wan, LTX-Video and CogVideoX:
+diffusers' own classes, random weights. Wants torch and diffusers.
 
     python bench/peers/clips.py --model wan --work lora --mode compile-default --checkpointing
     python bench/peers/clips.py --model wan --work sample --frames 21 --mode compile-default --graph
     python bench/peers/clips.py --model ltx --work lora --mode compile-default
     python bench/peers/clips.py --model wan --hidden 48 --heads 4 --layers 2 --frames 2 --rows 4 --columns 4 --device cpu
 
-Sizes are those of Wan 2.1 T2V-1.3B at 480 x 832 pixels and of LTX-Video 2B at 512 x 704 unless the options say others;
-frames, rows and columns are those of latents. Training: latents and the text's states lie in the device's memory;
+Sizes are those of Wan 2.1 T2V-1.3B at 480 x 832 pixels, of LTX-Video 2B at 512 x 704 and of CogVideoX-5B at 480 x 720 unless
+the options say others; frames, rows and columns are those of latents. Training: latents and the text's states lie in the device's memory;
 forward (bf16 autocast over fp32 weights), the mean squared error of the velocity, backward, fused AdamW without an
 average. LoRA: updates of the blocks' linears over frozen weights in bf16, in fp32, as PEFT computes them. Sampling:
 weights in bf16, one forward and a step of Euler; --graph captures both as a CUDA graph by hand. --regional compiles the
@@ -18,7 +18,8 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from diffusers import LTXVideoTransformer3DModel, WanTransformer3DModel
+from diffusers import CogVideoXTransformer3DModel, LTXVideoTransformer3DModel, WanTransformer3DModel
+from diffusers.models.embeddings import get_3d_rotary_pos_embed
 
 import measure
 import train_dit
@@ -28,8 +29,9 @@ STATES = 4096  # width of UMT5-XXL's and of T5-XXL's
 SIZES = {
     "wan": {"hidden": 1536, "heads": 12, "mlp": 8960, "layers": 30, "text": 512, "frames": 13, "rows": 60, "columns": 104},
     "ltx": {"hidden": 2048, "heads": 32, "mlp": 8192, "layers": 28, "text": 128, "frames": 7, "rows": 16, "columns": 22},
+    "cogvideox": {"hidden": 3072, "heads": 48, "mlp": 12288, "layers": 42, "text": 226, "frames": 13, "rows": 60, "columns": 90},
 }
-CHANNELS = {"wan": 16, "ltx": 128}
+CHANNELS = {"wan": 16, "ltx": 128, "cogvideox": 16}
 
 
 def build(arguments, dtype):
@@ -39,6 +41,9 @@ def build(arguments, dtype):
     with torch.device(arguments.device):
         if arguments.model == "wan":
             return WanTransformer3DModel(**sizes, text_dim=STATES, ffn_dim=arguments.mlp).to(dtype)
+        if arguments.model == "cogvideox":
+            return CogVideoXTransformer3DModel(**sizes, text_embed_dim=STATES, max_text_seq_length=arguments.text,
+                                               use_rotary_positional_embeddings=True).to(dtype)
         return LTXVideoTransformer3DModel(**sizes, cross_attention_dim=arguments.hidden, caption_channels=STATES).to(dtype)
 
 
@@ -47,22 +52,30 @@ class Clips:
 
     def __init__(self, arguments):
         device, batch = arguments.device, arguments.batch
-        self.is_wan = arguments.model == "wan"
-        self.grid = (arguments.frames, arguments.rows, arguments.columns)
-        places = self.grid if self.is_wan else (arguments.frames * arguments.rows * arguments.columns,)
-        shape = (CHANNELS[arguments.model], *places) if self.is_wan else (*places, CHANNELS[arguments.model])
-        self.x0 = torch.randn(batch, *shape, device=device)
+        self.kind = arguments.model
+        frames, rows, columns = self.grid = (arguments.frames, arguments.rows, arguments.columns)
+        channels = CHANNELS[self.kind]
+        shapes = {"wan": (channels, *self.grid), "ltx": (frames * rows * columns, channels),
+                  "cogvideox": (frames, channels, rows, columns)}
+        self.x0 = torch.randn(batch, *shapes[self.kind], device=device)
         self.text = torch.randn(batch, arguments.text, STATES, device=device)
         self.mask = torch.ones(batch, arguments.text, device=device, dtype=torch.bool)
         # Eight frames of 25 a second, and 32 pixels.
         self.scale = (8 / 25, 32, 32)
+        if self.kind == "cogvideox":
+            patches = (rows // 2, columns // 2)
+            self.rotary = get_3d_rotary_pos_embed(arguments.hidden // arguments.heads, ((0, 0), patches), patches, frames,
+                                                  device=device)
 
     def share(self, t):
         return t.view(-1, *[1] * (self.x0.dim() - 1))
 
     def predict(self, model, x_t, t, text):
-        if self.is_wan:
+        if self.kind == "wan":
             return model(hidden_states=x_t, timestep=t * 1000, encoder_hidden_states=text, return_dict=False)[0]
+        if self.kind == "cogvideox":
+            return model(hidden_states=x_t, timestep=t * 1000, encoder_hidden_states=text, image_rotary_emb=self.rotary,
+                         return_dict=False)[0]
         frames, rows, columns = self.grid
         return model(hidden_states=x_t, timestep=t * 1000, encoder_hidden_states=text, encoder_attention_mask=self.mask,
                      num_frames=frames, height=rows, width=columns, rope_interpolation_scale=self.scale,
@@ -72,7 +85,7 @@ class Clips:
 def compiled(arguments, model, compute, mode):
     if not arguments.regional:
         return measure.compiled(compute, mode)
-    measure.compiled_blocks(model, model._repeated_blocks, mode)
+    measure.compiled_blocks(model, model._repeated_blocks or ["CogVideoXBlock"], mode)  # which says none
     return compute
 
 
@@ -80,7 +93,10 @@ def training(arguments, mode):
     model = build(arguments, torch.bfloat16 if arguments.work == "lora" else torch.float32).train()
     if arguments.checkpointing:
         model.enable_gradient_checkpointing()
-    parameters = unet.add_updates(model, arguments.rank, lambda name: "blocks." in name) if arguments.work == "lora" else list(model.parameters())
+    if arguments.work == "lora":
+        parameters = unet.add_updates(model, arguments.rank, lambda name: "blocks." in name and ".norm" not in name)
+    else:
+        parameters = list(model.parameters())
     clips = Clips(arguments)
 
     def compute(x0, text, t, noise):

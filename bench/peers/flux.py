@@ -177,6 +177,8 @@ def main():
             torch.cuda.set_device(arguments.device)
         dist.init_process_group("nccl" if arguments.device.startswith("cuda") else "gloo")
     measure.prepare_device(arguments)
+    if arguments.batch > 1:
+        measure.make_attention_contiguous()
     description = {"peer": "flux", "work": arguments.work, "joint": arguments.joint, "parallel": arguments.parallel,
                    "tokens": arguments.tokens**2 + arguments.text, "batch": arguments.batch,
                    "device": measure.device_name(arguments.device)}

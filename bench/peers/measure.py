@@ -81,6 +81,29 @@ def attention(name):
     return nullcontext() if backend is None else sdpa_kernel(backend)
 
 
+class ContiguousGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        del context
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        del context
+        return gradient.clone(memory_format=torch.contiguous_format)
+
+
+def make_attention_contiguous():
+    """From now on scaled_dot_product_attention's inputs and its result's gradient are contiguous. Of more than one sample
+    laid out as diffusers' Flux has them, cuDNN's backward in torch 2.11 reads memory that is not there."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def contiguous(query, key, value, **options):
+        return ContiguousGradient.apply(attention(query.contiguous(), key.contiguous(), value.contiguous(), **options))
+
+    torch.nn.functional.scaled_dot_product_attention = contiguous
+
+
 def synchronize(device):
     if device.startswith("cuda"):
         torch.cuda.synchronize()
