@@ -107,7 +107,7 @@ void BM_NormForward(benchmark::State& state) {
     ResidualNormForward call;
     call.rows = shape.rows;
     call.width = shape.width;
-    call.rows_per_vector = shape.rows_per_vector;
+    call.rows_of_vectors = {shape.rows_per_vector, shape.rows_per_vector};
     call.x = x.at(set);
     call.branch = branch.at(set);
     call.shift = {vector, 3 * shape.width, nullptr};
@@ -150,7 +150,7 @@ void BM_NormBackward(benchmark::State& state) {
   const Arrays statistics(1, 2 * shape.rows, DType::kF32, true);
   const Arrays amax(1, 1, DType::kF32, false);
   const DeviceMemory workspace(
-      cuda::residual_norm_backward_workspace_bytes(shape.rows, shape.width, shape.rows_per_vector));
+      cuda::residual_norm_backward_workspace_bytes(shape.rows, shape.width));
   time_in_graph(state, bytes, sets, [&](int64_t set, cudaStream_t stream) {
     const auto* vector = static_cast<const float*>(vectors.at(set));
     auto* dvector = static_cast<float*>(dvectors.at(set));
@@ -158,7 +158,7 @@ void BM_NormBackward(benchmark::State& state) {
     ResidualNormBackward call;
     call.rows = shape.rows;
     call.width = shape.width;
-    call.rows_per_vector = shape.rows_per_vector;
+    call.rows_of_vectors = {shape.rows_per_vector, shape.rows_per_vector};
     call.dh = dh.at(set);
     call.dx_out = dx_out.at(set);
     call.x_out = x_out.at(set);

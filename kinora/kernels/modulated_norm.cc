@@ -64,7 +64,7 @@ void residual_norm_forward(const ResidualNormForward& call) {
   const int64_t width = call.width;
   std::vector<float> x(static_cast<size_t>(width));
   for (int64_t row = 0; row < call.rows; ++row) {
-    const int64_t vector = row / call.rows_per_vector;
+    const int64_t vector = call.rows_of_vectors.of(row);
     double sum = 0.0;
     for (int64_t c = 0; c < width; ++c) {
       const int64_t i = row * width + c;
@@ -120,7 +120,7 @@ void residual_norm_backward(const ResidualNormBackward& call) {
   ColumnTotals totals(width);
   std::vector<double> xhat(static_cast<size_t>(width)), g(static_cast<size_t>(width));
   for (int64_t row = 0; row < call.rows; ++row) {
-    const int64_t vector = row / call.rows_per_vector;
+    const int64_t vector = call.rows_of_vectors.of(row);
     double mean_g = 0.0, mean_gx = 0.0;
     for (int64_t c = 0; c < width && call.dh != nullptr; ++c) {
       const auto k = static_cast<size_t>(c);
@@ -161,7 +161,7 @@ void residual_norm_backward(const ResidualNormBackward& call) {
         }
       }
     }
-    if (row + 1 == call.rows || (row + 1) % call.rows_per_vector == 0) {
+    if (row + 1 == call.rows || call.rows_of_vectors.of(row + 1) != vector) {
       store_totals(call, totals, vector);
       totals.clear();
     }

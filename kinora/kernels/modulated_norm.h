@@ -11,7 +11,7 @@
 ///   h     = (x_out - mean(x_out)) * rstd(x_out) * (1 + scale) + shift
 ///
 /// over rows [rows, width], where rstd is of the deviation; or, without `centres`, the same with a
-/// mean of 0: RMSNorm (Zhang and Sennrich 2019). rows_per_vector consecutive rows share their
+/// mean of 0: RMSNorm (Zhang and Sennrich 2019). Consecutive rows share their
 /// vectors shift, scale and gate (the tokens of a sample, or of a frame). Arithmetic is fp32; the
 /// rounding of x_out to its type comes after h was made of the unrounded one.
 ///
@@ -28,13 +28,31 @@ struct VectorView {
   const float* table = nullptr;
 };
 
-///
-/// The last vector's rows may be fewer than rows_per_vector. Where neither h nor h_fp8 nor mean nor
+/// Which rows share a vector: in turn `even` of them, then `odd`, such as the two parts of each
+/// sample.
+struct VectorRows {
+  int64_t even = 1;
+  int64_t odd = 1;
+
+  [[nodiscard]] KINORA_HOST_DEVICE int64_t begin(int64_t vector) const {
+    return vector / 2 * (even + odd) + vector % 2 * even;
+  }
+  [[nodiscard]] KINORA_HOST_DEVICE int64_t of(int64_t row) const {
+    const int64_t pair = row / (even + odd);
+    return 2 * pair + (row - pair * (even + odd) >= even ? 1 : 0);
+  }
+  /// The vectors of that many rows.
+  [[nodiscard]] KINORA_HOST_DEVICE int64_t count(int64_t rows) const {
+    return rows == 0 ? 0 : of(rows - 1) + 1;
+  }
+};
+
+/// The last vector's rows may be fewer than others'. Where neither h nor h_fp8 nor mean nor
 /// rstd is wanted it is the residual alone: scale and shift are not read.
 struct ResidualNormForward {
   int64_t rows = 0;
   int64_t width = 0;
-  int64_t rows_per_vector = 1;
+  VectorRows rows_of_vectors = {};
   float epsilon = 1e-6F;
   bool has_norm = true;         ///< false: h is x_out; scale and shift are not read
   bool centres = true;          ///< false: the mean is 0
@@ -69,7 +87,7 @@ struct ResidualNormForward {
 struct ResidualNormBackward {
   int64_t rows = 0;
   int64_t width = 0;
-  int64_t rows_per_vector = 1;
+  VectorRows rows_of_vectors = {};
   DType type = DType::kBF16;     ///< of x_out, branch, dx_out, dx, dbranch
   DType dh_type = DType::kBF16;  ///< `type` or kF32
   bool centres = true;           ///< as forward's

@@ -1,6 +1,7 @@
 #include "kinora/kernels/qk_norm_rotary.h"
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "kinora/kernels/elements.h"
@@ -58,13 +59,25 @@ double weight_at(const float* weight, size_t d) {
   return weight == nullptr ? 1.0 : weight[d];
 }
 
-double rstd_of(const QkNormRotary& rule, const std::vector<double>& head) {
+/// Makes x_hat of x.
+/// @return  what x was multiplied by.
+double normalise(const QkNormRotary& rule, std::vector<double>* head) {
+  const auto dim = static_cast<double>(rule.head_dim);
+  if (rule.q_bias != nullptr) {
+    const double mean = std::accumulate(head->begin(), head->end(), 0.0) / dim;
+    for (double& x : *head) {
+      x -= mean;
+    }
+  }
   double squares = 0.0;
-  for (const double x : head) {
+  for (const double x : *head) {
     squares += x * x;
   }
-  return 1.0 / std::sqrt(squares / static_cast<double>(rule.head_dim) +
-                         static_cast<double>(rule.epsilon));
+  const double rstd = 1.0 / std::sqrt(squares / dim + static_cast<double>(rule.epsilon));
+  for (double& x : *head) {
+    x *= rstd;
+  }
+  return rstd;
 }
 
 }  // namespace
@@ -78,9 +91,10 @@ void qk_norm_rotary_forward(const QkNormRotaryForward& call) {
       const bool is_value = h >= 2 * rule.heads;
       if (rule.normalise && !is_value) {
         const float* weight = h < rule.heads ? rule.q_weight : rule.k_weight;
-        const double rstd = rstd_of(rule, head);
+        const float* bias = h < rule.heads ? rule.q_bias : rule.k_bias;
+        normalise(rule, &head);
         for (size_t d = 0; d < head.size(); ++d) {
-          head[d] *= rstd * weight_at(weight, d);
+          head[d] = head[d] * weight_at(weight, d) + (bias == nullptr ? 0.0 : bias[d]);
         }
       }
       if (!is_value) {
@@ -95,6 +109,7 @@ void qk_norm_rotary_backward(const QkNormRotaryBackward& call) {
   const QkNormRotary& rule = call.rule;
   const auto dim = static_cast<size_t>(rule.head_dim);
   std::vector<double> dweight[2] = {std::vector<double>(dim), std::vector<double>(dim)};
+  std::vector<double> dbias[2] = {std::vector<double>(dim), std::vector<double>(dim)};
   for (int64_t row = 0; row < rule.rows; ++row) {
     const int64_t dout = far_row(rule, row, call.dout_stride, call.dout_sample_stride);
     for (int64_t h = 0; h < heads_of_row(rule); ++h) {
@@ -108,16 +123,18 @@ void qk_norm_rotary_backward(const QkNormRotaryBackward& call) {
         const float* weight = is_key ? rule.k_weight : rule.q_weight;
         std::vector<double> xhat =
             load_head(call.in, row * call.in_stride + h * rule.head_dim, rule);
-        const double rstd = rstd_of(rule, xhat);
+        const double rstd = normalise(rule, &xhat);
         double mean = 0.0;
+        double mean_product = 0.0;
         for (size_t d = 0; d < dim; ++d) {
-          xhat[d] *= rstd;
           dweight[is_key ? 1 : 0][d] += gradient[d] * xhat[d];
+          dbias[is_key ? 1 : 0][d] += gradient[d];
           gradient[d] *= weight_at(weight, d);
-          mean += gradient[d] * xhat[d] / static_cast<double>(dim);
+          mean += rule.q_bias == nullptr ? 0.0 : gradient[d] / static_cast<double>(dim);
+          mean_product += gradient[d] * xhat[d] / static_cast<double>(dim);
         }
         for (size_t d = 0; d < dim; ++d) {
-          gradient[d] = rstd * (gradient[d] - xhat[d] * mean);
+          gradient[d] = rstd * (gradient[d] - mean - xhat[d] * mean_product);
         }
       }
       store_head(call.din, row * call.din_stride + h * rule.head_dim, rule, gradient);
@@ -126,6 +143,10 @@ void qk_norm_rotary_backward(const QkNormRotaryBackward& call) {
   for (size_t d = 0; d < dim && call.dq_weight != nullptr; ++d) {
     call.dq_weight[d] += static_cast<float>(dweight[0][d]);
     call.dk_weight[d] += static_cast<float>(dweight[1][d]);
+  }
+  for (size_t d = 0; d < dim && call.dq_bias != nullptr; ++d) {
+    call.dq_bias[d] += static_cast<float>(dbias[0][d]);
+    call.dk_bias[d] += static_cast<float>(dbias[1][d]);
   }
 }
 

@@ -11,9 +11,10 @@
 ///   y     = n, its pairs of elements turned by the angles of the row's position
 ///                                                             (rotary embedding: Su et al. 2021)
 ///
-/// Either half may be left out. A row holds q [heads, head_dim], then k [heads, head_dim]; what
-/// lies behind them up to the row's stride (v of a packed qkv) is neither read nor written, unless
-/// `copies_values` says so.
+/// With biases the norm is LayerNorm (Ba et al. 2016): the head's mean is taken off x, and
+/// n = x_hat * weight + bias. Either half may be left out. A row holds q [heads, head_dim], then k
+/// [heads, head_dim]; what lies behind them up to the row's stride (v of a packed qkv) is neither
+/// read nor written, unless `copies_values` says so.
 ///
 /// This header has the arguments and the CPU reference; kernels/cuda/qk_norm_rotary.h the
 /// launchers.
@@ -31,10 +32,12 @@ struct QkNormRotary {
   int64_t head_dim = 0;       ///< even, at most 256
   DType type = DType::kBF16;  ///< of all arrays of rows: kF32, kBF16, kF16
 
-  bool normalise = true;  ///< else the following three are not used
+  bool normalise = true;  ///< else the following five are not used
   float epsilon = 1e-6F;
   const float* q_weight = nullptr;  ///< [head_dim]; null: ones
   const float* k_weight = nullptr;  ///< [head_dim]; null: ones
+  const float* q_bias = nullptr;    ///< [head_dim]; null, both: RMSNorm
+  const float* k_bias = nullptr;    ///< as q_bias
 
   RotaryPairs pairs = RotaryPairs::kInterleaved;
   const float* cosine = nullptr;  ///< [num_positions, head_dim / 2]; null: nothing is turned
@@ -68,6 +71,8 @@ struct QkNormRotaryBackward {
   int64_t din_stride = 0;
   float* dq_weight = nullptr;      ///< [head_dim], in and out; null: neither this nor dk_weight
   float* dk_weight = nullptr;      ///< [head_dim], in and out
+  float* dq_bias = nullptr;        ///< with biases and dq_weight: as that
+  float* dk_bias = nullptr;        ///< as dq_bias
   int64_t dout_sample_stride = 0;  ///< as out_sample_stride
 };
 

@@ -45,20 +45,34 @@ bool is_wide_norm(const HeadRule& rule, int64_t head_dim) {
   return rule.has_norm() && rule.q_weight.numel() != head_dim;
 }
 
-/// The passes of kernels/qk_norm_rotary.h that make a rule but for a norm of all heads together,
+kernels::RowRotation rotation_of(const HeadRule& rule) {
+  if (!rule.cosines.defined()) {
+    return {};
+  }
+  return {.cosine = data_of(rule.cosines),
+          .sine = data_of(rule.sines),
+          .num_positions = rule.cosines.size(0),
+          .num_angles = rule.cosines.size(1)};
+}
+
+/// The passes of kernels/qk_norm_rotary.h that make a rule without a norm of all heads together,
 /// the first first.
 struct RulePasses {
   RulePasses(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim)
       : q_weight(rule.has_norm() ? rule.q_weight.to(at::kFloat) : rule.q_weight),
-        k_weight(rule.has_norm() ? rule.k_weight.to(at::kFloat) : rule.k_weight) {
+        k_weight(rule.has_norm() ? rule.k_weight.to(at::kFloat) : rule.k_weight),
+        q_bias(rule.q_bias.defined() ? rule.q_bias.to(at::kFloat) : rule.q_bias),
+        k_bias(rule.k_bias.defined() ? rule.k_bias.to(at::kFloat) : rule.k_bias) {
     kernels::QkNormRotary pass{.rows = in.size(0),
                                .heads = heads,
                                .head_dim = head_dim,
                                .type = device::dtype_of(in.scalar_type()),
-                               .normalise = rule.has_norm() && !is_wide_norm(rule, head_dim),
+                               .normalise = rule.has_norm(),
                                .epsilon = static_cast<float>(rule.epsilon),
                                .q_weight = data_of(q_weight),
-                               .k_weight = data_of(k_weight)};
+                               .k_weight = data_of(k_weight),
+                               .q_bias = data_of(q_bias),
+                               .k_bias = data_of(k_bias)};
     if (rule.cosines.defined()) {
       pass.cosine = data_of(rule.cosines);
       pass.sine = data_of(rule.sines);
@@ -72,14 +86,12 @@ struct RulePasses {
       pass.normalise = false;
     }
     first = pass;
-    is_wide = is_wide_norm(rule, head_dim);
   }
 
-  at::Tensor q_weight, k_weight;  // fp32
+  at::Tensor q_weight, k_weight, q_bias, k_bias;  // fp32
   kernels::QkNormRotary first;
   kernels::QkNormRotary second;
   bool has_second = false;
-  bool is_wide = false;  // there is a norm of all heads together
 };
 
 /// in, out: [R, ..]; out may be [B, n, ..], where the rule has rows of samples.
@@ -109,6 +121,8 @@ void run_backward(const kernels::QkNormRotary& pass, const HeadRule& rule, const
       .din_stride = din.stride(0),
       .dq_weight = pass.normalise ? data_of(rule.q_weight_grad) : nullptr,
       .dk_weight = pass.normalise ? data_of(rule.k_weight_grad) : nullptr,
+      .dq_bias = pass.normalise ? data_of(rule.q_bias_grad) : nullptr,
+      .dk_bias = pass.normalise ? data_of(rule.k_bias_grad) : nullptr,
       .dout_sample_stride = dout.stride(0)};
   if (in.is_cpu()) {
     kernels::qk_norm_rotary_backward(call);
@@ -119,7 +133,7 @@ void run_backward(const kernels::QkNormRotary& pass, const HeadRule& rule, const
 
 /// Of rows of one stream [B n, 3 C], n of a sample.
 kernels::QkNormRotary placing(const RulePasses& passes, int64_t rows_per_sample) {
-  KINORA_CHECK(!passes.has_second && !passes.is_wide, kInternal,
+  KINORA_CHECK(!passes.has_second && passes.q_weight.numel() <= passes.first.head_dim, kInternal,
                "[kernels] heads of a stream are normed each, before their rotation");
   kernels::QkNormRotary pass = passes.first;
   pass.copies_values = true;
@@ -177,19 +191,12 @@ bool BlockKernels::has_head_rules() const {
 void BlockKernels::apply(const HeadRule& rule, const at::Tensor& in, int64_t heads,
                          const at::Tensor& out) {
   const int64_t width = out.size(1) / 2;
-  const RulePasses passes(rule, in, heads, width / heads);
-  if (passes.is_wide) {
-    const auto norm = [&](int64_t part, const at::Tensor& weight) {
-      norm_rows(in.narrow(1, part * width, width), weight, rule.epsilon, rule.ranks,
-                out.narrow(1, part * width, width));
-    };
-    norm(0, passes.q_weight);
-    norm(1, passes.k_weight);
-    if (rule.cosines.defined()) {
-      run(passes.first, out, out);
-    }
+  if (is_wide_norm(rule, width / heads)) {
+    norm_rows(rule, in.narrow(1, 0, width), rule.q_weight, out.narrow(1, 0, width));
+    norm_rows(rule, in.narrow(1, width, width), rule.k_weight, out.narrow(1, width, width));
     return;
   }
+  const RulePasses passes(rule, in, heads, width / heads);
   run(passes.first, in, out);
   if (passes.has_second) {
     run(passes.second, out, out);
@@ -198,20 +205,15 @@ void BlockKernels::apply(const HeadRule& rule, const at::Tensor& in, int64_t hea
 
 void BlockKernels::apply_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads,
                                   int64_t head_dim, const at::Tensor& grad) {
-  const RulePasses passes(rule, in, heads, head_dim);
-  if (passes.is_wide) {
-    if (rule.cosines.defined()) {
-      run_backward(passes.first, rule, grad, in, grad);
-    }
+  if (is_wide_norm(rule, head_dim)) {
     const int64_t width = heads * head_dim;
-    const auto norm = [&](int64_t part, const at::Tensor& weight, const at::Tensor& weight_grad) {
-      norm_rows_backward(in.narrow(1, part * width, width), weight, rule.epsilon, rule.ranks,
-                         grad.narrow(1, part * width, width), weight_grad);
-    };
-    norm(0, passes.q_weight, rule.q_weight_grad);
-    norm(1, passes.k_weight, rule.k_weight_grad);
+    norm_rows_backward(rule, in.narrow(1, 0, width), rule.q_weight, grad.narrow(1, 0, width),
+                       rule.q_weight_grad);
+    norm_rows_backward(rule, in.narrow(1, width, width), rule.k_weight,
+                       grad.narrow(1, width, width), rule.k_weight_grad);
     return;
   }
+  const RulePasses passes(rule, in, heads, head_dim);
   if (!passes.has_second) {
     run_backward(passes.first, rule, grad, in, grad);
     return;
@@ -222,20 +224,21 @@ void BlockKernels::apply_backward(const HeadRule& rule, const at::Tensor& in, in
   run_backward(passes.first, rule, grad, in, grad);
 }
 
-void BlockKernels::norm_rows(const at::Tensor& in, const at::Tensor& weight, double epsilon,
-                             const ColumnRanks& ranks, const at::Tensor& out) {
-  if (!has_head_rules() || ranks.size > 1) {
-    at::Tensor(out).copy_(composed::norm_rows(in, weight, epsilon, ranks));
+void BlockKernels::norm_rows(const HeadRule& rule, const at::Tensor& in, const at::Tensor& weight,
+                             const at::Tensor& out) {
+  if (!has_head_rules() || rule.ranks.size > 1) {
+    at::Tensor(out).copy_(composed::norm_rows(rule, in, weight));
     return;
   }
   const at::Tensor weight32 = weight.to(at::kFloat);
   const kernels::RmsNormForward call{.rows = in.size(0),
                                      .width = in.size(1),
-                                     .epsilon = static_cast<float>(epsilon),
+                                     .epsilon = static_cast<float>(rule.epsilon),
                                      .type = device::dtype_of(in.scalar_type()),
                                      .x = in.const_data_ptr(),
                                      .x_stride = in.stride(0),
                                      .weight = weight32.const_data_ptr<float>(),
+                                     .rotation = rotation_of(rule),
                                      .y = out.data_ptr(),
                                      .y_stride = out.stride(0)};
   if (in.is_cpu()) {
@@ -245,23 +248,24 @@ void BlockKernels::norm_rows(const at::Tensor& in, const at::Tensor& weight, dou
   }
 }
 
-void BlockKernels::norm_rows_backward(const at::Tensor& in, const at::Tensor& weight,
-                                      double epsilon, const ColumnRanks& ranks,
-                                      const at::Tensor& grad, const at::Tensor& weight_grad) {
-  if (!has_head_rules() || ranks.size > 1) {
-    composed::norm_rows_backward(in, weight, epsilon, ranks, grad, weight_grad);
+void BlockKernels::norm_rows_backward(const HeadRule& rule, const at::Tensor& in,
+                                      const at::Tensor& weight, const at::Tensor& grad,
+                                      const at::Tensor& weight_grad) {
+  if (!has_head_rules() || rule.ranks.size > 1) {
+    composed::norm_rows_backward(rule, in, weight, grad, weight_grad);
     return;
   }
   const at::Tensor weight32 = weight.to(at::kFloat);
   const kernels::RmsNormBackward call{.rows = in.size(0),
                                       .width = in.size(1),
-                                      .epsilon = static_cast<float>(epsilon),
+                                      .epsilon = static_cast<float>(rule.epsilon),
                                       .type = device::dtype_of(in.scalar_type()),
                                       .dy = grad.const_data_ptr(),
                                       .dy_stride = grad.stride(0),
                                       .x = in.const_data_ptr(),
                                       .x_stride = in.stride(0),
                                       .weight = weight32.const_data_ptr<float>(),
+                                      .rotation = rotation_of(rule),
                                       .dx = grad.data_ptr(),
                                       .dx_stride = grad.stride(0),
                                       .dweight = data_of(weight_grad)};

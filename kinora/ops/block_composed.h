@@ -15,16 +15,16 @@ namespace kinora::ops::composed {
                                          const at::Tensor& branch_bias_grad);
 
 [[nodiscard]] at::Tensor gated_add(const at::Tensor& x, const at::Tensor& branch,
-                                   const at::Tensor& gate);
+                                   const SeamVectors& vectors);
 [[nodiscard]] at::Tensor gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
-                                            const at::Tensor& gate, const at::Tensor& gate_grad);
+                                            const SeamVectors& vectors,
+                                            const at::Tensor& gate_grad);
 
 /// As BlockKernels'.
-[[nodiscard]] at::Tensor norm_rows(const at::Tensor& in, const at::Tensor& weight, double epsilon,
-                                   const ColumnRanks& ranks);
-void norm_rows_backward(const at::Tensor& in, const at::Tensor& weight, double epsilon,
-                        const ColumnRanks& ranks, const at::Tensor& grad,
-                        const at::Tensor& weight_grad);
+[[nodiscard]] at::Tensor norm_rows(const HeadRule& rule, const at::Tensor& in,
+                                   const at::Tensor& weight);
+void norm_rows_backward(const HeadRule& rule, const at::Tensor& in, const at::Tensor& weight,
+                        const at::Tensor& grad, const at::Tensor& weight_grad);
 
 /// [B, N, H, D]. fused: through libtorch's choice of kernel; else softmax(Q K^T) V in steps.
 [[nodiscard]] at::Tensor attention(const HeadTensors& in, bool fused);

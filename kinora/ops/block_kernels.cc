@@ -46,6 +46,16 @@ int64_t vector_stride(const at::Tensor& vectors) {
   return vectors.defined() ? vectors.stride(0) : 0;
 }
 
+/// vectors: [V, C].
+kernels::VectorRows rows_of_vectors(const at::Tensor& rows, const at::Tensor& vectors,
+                                    int64_t first_rows) {
+  if (first_rows == 0) {
+    const int64_t each = rows.size(0) / vectors.size(0);
+    return {each, each};
+  }
+  return {first_rows, rows.size(0) / (vectors.size(0) / 2) - first_rows};
+}
+
 void check_rows(const at::Tensor& tensor, const char* name, const at::Tensor& like) {
   KINORA_CHECK(
       tensor.sizes() == like.sizes() && tensor.is_contiguous() && tensor.device() == like.device(),
@@ -602,17 +612,18 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
     return result;
   }
   SeamForward result{branch.defined() ? at::empty_like(x) : x, {}, {}};
-  kernels::ResidualNormForward call{.rows = x.size(0),
-                                    .width = x.size(1),
-                                    .rows_per_vector = x.size(0) / vectors.scale.size(0),
-                                    .epsilon = static_cast<float>(vectors.epsilon),
-                                    .centres = vectors.centres,
-                                    .type = device::dtype_of(x.scalar_type()),
-                                    .h_type = device::dtype_of(h_type),
-                                    .x = x.data_ptr(),
-                                    .gate = view(vectors.gate),
-                                    .scale = view(vectors.scale),
-                                    .shift = view(vectors.shift)};
+  kernels::ResidualNormForward call{
+      .rows = x.size(0),
+      .width = x.size(1),
+      .rows_of_vectors = rows_of_vectors(x, vectors.scale, vectors.first_rows),
+      .epsilon = static_cast<float>(vectors.epsilon),
+      .centres = vectors.centres,
+      .type = device::dtype_of(x.scalar_type()),
+      .h_type = device::dtype_of(h_type),
+      .x = x.data_ptr(),
+      .gate = view(vectors.gate),
+      .scale = view(vectors.scale),
+      .shift = view(vectors.shift)};
   const bool quantises = impl.fuses(consumer.number, x.size(0));
   if (quantises) {
     result.h = fp8()->unfilled(x.sizes(), consumer.number, Fp8::kInput);
@@ -665,23 +676,24 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
   }
   check_rows(dh, "dh", x);
   SeamBackward result{dx_out.defined() ? dx_out : at::empty_like(x), {}};
-  kernels::ResidualNormBackward call{.rows = x.size(0),
-                                     .width = x.size(1),
-                                     .rows_per_vector = x.size(0) / vectors.scale.size(0),
-                                     .type = device::dtype_of(x.scalar_type()),
-                                     .dh_type = device::dtype_of(dh.scalar_type()),
-                                     .centres = vectors.centres,
-                                     .dh = dh.data_ptr(),
-                                     .dx_out = dx_out.defined() ? dx_out.data_ptr() : nullptr,
-                                     .x_out = x.data_ptr(),
-                                     .mean = statistics.mean.const_data_ptr<float>(),
-                                     .rstd = statistics.rstd.const_data_ptr<float>(),
-                                     .gate = view(vectors.gate),
-                                     .scale = view(vectors.scale),
-                                     .dx = result.dx.data_ptr(),
-                                     .dshift = floats(grads.shift),
-                                     .dscale = floats(grads.scale),
-                                     .dvector_stride = vector_stride(grads.shift)};
+  kernels::ResidualNormBackward call{
+      .rows = x.size(0),
+      .width = x.size(1),
+      .rows_of_vectors = rows_of_vectors(x, vectors.scale, vectors.first_rows),
+      .type = device::dtype_of(x.scalar_type()),
+      .dh_type = device::dtype_of(dh.scalar_type()),
+      .centres = vectors.centres,
+      .dh = dh.data_ptr(),
+      .dx_out = dx_out.defined() ? dx_out.data_ptr() : nullptr,
+      .x_out = x.data_ptr(),
+      .mean = statistics.mean.const_data_ptr<float>(),
+      .rstd = statistics.rstd.const_data_ptr<float>(),
+      .gate = view(vectors.gate),
+      .scale = view(vectors.scale),
+      .dx = result.dx.data_ptr(),
+      .dshift = floats(grads.shift),
+      .dscale = floats(grads.scale),
+      .dvector_stride = vector_stride(grads.shift)};
   if (!vectors.gate.defined()) {
     cuda::residual_norm_backward(call);
     return result;
@@ -721,17 +733,18 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
 }
 
 SeamForward BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branch,
-                                    const at::Tensor& gate, Consumer consumer) {
+                                    const SeamVectors& vectors, Consumer consumer) {
   Impl& impl = *impl_;
+  const at::Tensor& gate = vectors.gate;
   if (!impl.own_norm) {
-    const at::Tensor out = composed::gated_add(x, branch, gate);
+    const at::Tensor out = composed::gated_add(x, branch, vectors);
     return {out, operand(out, consumer.number, false), {}};
   }
   check_rows(branch, "branch", x);
   const at::Tensor out = at::empty_like(x);
   kernels::ResidualNormForward call{.rows = x.size(0),
                                     .width = x.size(1),
-                                    .rows_per_vector = x.size(0) / gate.size(0),
+                                    .rows_of_vectors = rows_of_vectors(x, gate, vectors.first_rows),
                                     .has_norm = false,
                                     .type = device::dtype_of(x.scalar_type()),
                                     .h_type = device::dtype_of(x.scalar_type()),
@@ -752,27 +765,29 @@ SeamForward BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branc
 }
 
 ResultGrad BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
-                                            const at::Tensor& gate, const at::Tensor& gate_grad,
+                                            const SeamVectors& vectors, const at::Tensor& gate_grad,
                                             int64_t number, const at::Tensor& bias_grad) {
   Impl& impl = *impl_;
+  const at::Tensor& gate = vectors.gate;
   if (!impl.own_norm) {
-    return result_grad(composed::gated_add_backward(dout, branch, gate, gate_grad), number,
+    return result_grad(composed::gated_add_backward(dout, branch, vectors, gate_grad), number,
                        bias_grad);
   }
   if (gate_grad.defined()) {
     check_rows(branch, "branch", dout);
   }
-  kernels::ResidualNormBackward call{.rows = dout.size(0),
-                                     .width = dout.size(1),
-                                     .rows_per_vector = dout.size(0) / gate.size(0),
-                                     .type = device::dtype_of(dout.scalar_type()),
-                                     .dh_type = device::dtype_of(dout.scalar_type()),
-                                     .dx_out = dout.data_ptr(),
-                                     .branch = gate_grad.defined() ? branch.data_ptr() : nullptr,
-                                     .gate = view(gate),
-                                     .scale = {},
-                                     .dgate = floats(gate_grad),
-                                     .dvector_stride = vector_stride(gate_grad)};
+  kernels::ResidualNormBackward call{
+      .rows = dout.size(0),
+      .width = dout.size(1),
+      .rows_of_vectors = rows_of_vectors(dout, gate, vectors.first_rows),
+      .type = device::dtype_of(dout.scalar_type()),
+      .dh_type = device::dtype_of(dout.scalar_type()),
+      .dx_out = dout.data_ptr(),
+      .branch = gate_grad.defined() ? branch.data_ptr() : nullptr,
+      .gate = view(gate),
+      .scale = {},
+      .dgate = floats(gate_grad),
+      .dvector_stride = vector_stride(gate_grad)};
   at::Tensor sum;
   if (bias_grad.defined()) {
     sum = impl.empty(gate.sizes(), at::kFloat);

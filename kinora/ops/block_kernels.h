@@ -61,6 +61,9 @@ struct SeamVectors {
   at::Tensor shift;
   double epsilon = 1e-6;  ///< of the norm
   bool centres = true;    ///< it is a LayerNorm; else an RMSNorm
+  /// Of each sample's rows so many have the first of two vectors, and the rest the second. 0: all
+  /// vectors have as many rows.
+  int64_t first_rows = 0;
 };
 
 /// What residual_norm leaves for its backward.
@@ -103,8 +106,8 @@ struct ColumnRanks {
   std::function<void(const at::Tensor&)> sum{};
 };
 
-/// What happens to queries and keys between their projection and attention: RMSNorm of each head,
-/// or of all heads of a row together, and rotation of each head's interleaved pairs, as
+/// What happens to queries and keys between their projection and attention: a norm of each head,
+/// or RMSNorm of all heads of a row together, and rotation of each head's interleaved pairs, as
 /// kernels/qk_norm_rotary.h and rms_norm.h have them.
 struct HeadRule {
   /// [D], or [H D]: the norm is of all heads together. Any floating type; undefined: no norm.
@@ -112,8 +115,13 @@ struct HeadRule {
   at::Tensor k_weight{};
   at::Tensor q_weight_grad{};  ///< fp32, added to by backward; undefined: not wanted
   at::Tensor k_weight_grad{};
+  at::Tensor q_bias{};  ///< [D] behind weights [D]: the norm is LayerNorm; undefined: RMSNorm
+  at::Tensor k_bias{};
+  at::Tensor q_bias_grad{};  ///< as q_weight_grad; only with that
+  at::Tensor k_bias_grad{};
   double epsilon = 1e-6;
-  /// fp32 [P, D / 2]: row r is turned by the angles of r % P; undefined: nothing is turned.
+  /// fp32 [P, D / 2]: row r is turned by the angles of r % P; undefined: nothing is turned. Beside
+  /// a norm of all heads also [P, H D / 2]: each head turns in its own way.
   at::Tensor cosines{};
   at::Tensor sines{};
   bool norm_after_rotary = false;  ///< of a norm of each head
@@ -228,15 +236,16 @@ class BlockKernels {
                                            const at::Tensor& branch, const SeamVectors& vectors,
                                            const SeamVectors& grads, const LinearWeights* producer);
 
-  /// x + gate * branch: [R, C]; gate [V, C]. h is the same as the input of `consumer`.
+  /// x + gate * branch: [R, C], of the gate alone. h is the same as the input of `consumer`.
   [[nodiscard]] SeamForward gated_add(const at::Tensor& x, const at::Tensor& branch,
-                                      const at::Tensor& gate, Consumer consumer);
+                                      const SeamVectors& vectors, Consumer consumer);
   /// Its backward: the gradient of branch, as result_grad() has it of the linear that made it. That
   /// of x is dout; that of gate is written to gate_grad, undefined where it is not wanted, and
   /// `branch` with it.
   [[nodiscard]] ResultGrad gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
-                                              const at::Tensor& gate, const at::Tensor& gate_grad,
-                                              int64_t number, const at::Tensor& bias_grad);
+                                              const SeamVectors& vectors,
+                                              const at::Tensor& gate_grad, int64_t number,
+                                              const at::Tensor& bias_grad);
 
   /// softmax(Q K^T / sqrt(D)) V into out [B, N, H, D] and, where `lse` is defined, the statistics
   /// for backward into it: fp32 [B, H, N].
@@ -256,15 +265,15 @@ class BlockKernels {
   void apply_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim,
                       const at::Tensor& grad);
 
-  /// RMSNorm (Zhang and Sennrich 2019) of rows [R, C] into `out`: columns adjacent, rows at any
-  /// distance, `out` may be `in`. weight: [C], of the columns of all ranks.
-  void norm_rows(const at::Tensor& in, const at::Tensor& weight, double epsilon,
-                 const ColumnRanks& ranks, const at::Tensor& out);
+  /// RMSNorm (Zhang and Sennrich 2019) of rows [R, C] into `out`, turned where `rule` has angles:
+  /// columns adjacent, rows at any distance, `out` may be `in`. weight: [C], of the columns of all
+  /// ranks. rule: for its epsilon, angles and ranks.
+  void norm_rows(const HeadRule& rule, const at::Tensor& in, const at::Tensor& weight,
+                 const at::Tensor& out);
   /// Turns `grad`, the gradient of out, into that of in. weight_grad: as weight, fp32,
   /// added to; undefined: not wanted.
-  void norm_rows_backward(const at::Tensor& in, const at::Tensor& weight, double epsilon,
-                          const ColumnRanks& ranks, const at::Tensor& grad,
-                          const at::Tensor& weight_grad);
+  void norm_rows_backward(const HeadRule& rule, const at::Tensor& in, const at::Tensor& weight,
+                          const at::Tensor& grad, const at::Tensor& weight_grad);
 
   /// Rows of packed projections of one stream, behind the rule, to their place among those of all:
   /// in [B n, 3 C], out [B, n, 3 C], a part of [B, T, 3 C]. The rule has no norm_after_rotary, and

@@ -103,8 +103,8 @@ void residual_norm_backward(const kernels::ResidualNormBackward& call) {
   if (device::in_dry_run()) {
     return;
   }
-  const at::Tensor workspace = scratch(kernels::cuda::residual_norm_backward_workspace_bytes(
-      call.rows, call.width, call.rows_per_vector));
+  const at::Tensor workspace =
+      scratch(kernels::cuda::residual_norm_backward_workspace_bytes(call.rows, call.width));
   KINORA_CUDA_CHECK(kernels::cuda::residual_norm_backward(call, workspace.data_ptr(), stream()));
 }
 

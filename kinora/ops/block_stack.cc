@@ -33,17 +33,34 @@ using torch::autograd::variable_list;
 
 // ---- modulation ----
 
-/// The modulation linears of one bucket, and the columns of theirs among all vectors.
+/// What makes vectors at once, the modulation linears of one bucket or a block's function, and the
+/// columns of theirs among all vectors.
 struct SlabGroup {
   size_t first = 0;  ///< in BlockStack::modulation
   size_t end = 0;
   int64_t column = 0;
   int64_t end_column = 0;
-  int64_t bucket = -1;  ///< negative: that of the block
+  int64_t bucket = -1;                       ///< negative: that of the block
+  const VectorFunction* function = nullptr;  ///< null: linears make them
 };
 
-std::vector<SlabGroup> slab_groups(const BlockStack& stack) {
+/// Whether functions of the blocks make their vectors.
+bool has_functions(const BlockStack& stack) {
+  return !stack.blocks.empty() && stack.blocks.front().vectors.function != nullptr;
+}
+
+/// width: C.
+std::vector<SlabGroup> slab_groups(const BlockStack& stack, int64_t width) {
   std::vector<SlabGroup> groups;
+  if (has_functions(stack)) {
+    int64_t column = 0;
+    for (const Block& block : stack.blocks) {
+      const int64_t end_column = column + block.num_vectors * width;
+      groups.push_back({.column = column, .end_column = end_column, .function = &block.vectors});
+      column = end_column;
+    }
+    return groups;
+  }
   for (size_t i = 0; i < stack.modulation.size(); ++i) {
     const int64_t bucket = stack.modulation_buckets[i];
     if (groups.empty() || bucket < 0 || bucket != groups.back().bucket) {
@@ -91,9 +108,14 @@ void multiply(BlockKernels& kernels, const LinearWeights& slab, const at::Tensor
   at::add_out(sum, slab.at_host.result(), slab.bias.defined() ? slab.bias : sum.zero_());
 }
 
-/// Fills the group's columns of `vectors`; `silu_c` is typed_silu() of c.
+/// Fills the group's columns of `vectors`; `silu_c` is read_condition() of c.
 void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& group,
               const at::Tensor& silu_c, const at::Tensor& vectors) {
+  if (group.function != nullptr) {
+    vectors.narrow(1, group.column, group.end_column - group.column)
+        .copy_(group.function->function(silu_c));
+    return;
+  }
   call_hook(stack, BucketMoment::kBeforeForward, group);
   int64_t column = group.column;
   for (size_t i = group.first; i < group.end; ++i) {
@@ -127,8 +149,11 @@ at::Tensor own_columns(const BlockStack& stack, const at::Tensor& all) {
   return all.narrow(1, stack.ranks.rank * count, count);
 }
 
-/// SiLU(c) in the compute type, of this rank's columns.
-at::Tensor typed_silu(const BlockStack& stack, const at::Tensor& c) {
+/// What modulation reads of c: SiLU(c) in the compute type, of this rank's columns; functions c.
+at::Tensor read_condition(const BlockStack& stack, const at::Tensor& c) {
+  if (has_functions(stack)) {
+    return c;
+  }
   return at::silu(own_columns(stack, c).contiguous())
       .to(stack.modulation.front().weight.scalar_type());
 }
@@ -169,7 +194,7 @@ struct Pass : torch::CustomClassHolder {
                  .trains = keeps || will_recompute(),
                  .overwrites_gradients = stack.overwrites_gradients,
                  .sum_over_ranks = stack.ranks.sum},
-        groups(slab_groups(stack)) {
+        groups(slab_groups(stack, width)) {
     last.fill(kNone);
     int64_t column = 0;
     for (size_t i = 0; i < stack.blocks.size(); ++i) {
@@ -220,9 +245,10 @@ struct Pass : torch::CustomClassHolder {
   bool wants_text = false;              ///< its gradient
   bool wants_vectors = true;            ///< their gradients, and so those of what makes them
   int64_t final_column = 0;             ///< of the final norm's vectors
+  int64_t first_rows = 0;               ///< StackInputs::first_rows
   size_t modulated = 0;                 ///< groups whose vectors are there
   std::array<std::vector<int64_t>, kStreams> shapes;  ///< of the streams
-  at::Tensor silu_c;                                  ///< typed_silu()
+  at::Tensor silu_c;                                  ///< read_condition()
   at::Tensor vectors;                                 ///< fp32 [V, n C]
   at::Tensor ones;                                    ///< a gate: [V, C] of one value
   std::vector<KeptBranch> kept;                       ///< by place
@@ -325,6 +351,7 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
     seam.scale = all.narrow(1, pass.final_column + pass.width, pass.width);
   }
   seam.epsilon = pass.stack.norm_epsilon;
+  seam.first_rows = pass.first_rows;
   return seam;
 }
 
@@ -406,7 +433,7 @@ SeamForward pass_seam(Pass& pass, const Seam& here, Stream& stream) {
       !is_normed && !offset.defined() && (is_end || !here.behind->branch->offset.defined());
   if (here.before != nullptr && vectors.gate.defined()) {
     SeamForward sum =
-        pass.kernels.gated_add(x, result, vectors.gate, is_read_as_it_is ? consumer : Consumer{});
+        pass.kernels.gated_add(x, result, vectors, is_read_as_it_is ? consumer : Consumer{});
     stream.x = sum.x;
     if (is_read_as_it_is) {
       return sum;
@@ -449,10 +476,9 @@ SeamGrad seam_backward(const Pass& pass, const Seam& here, const at::Tensor& dh,
   const at::Tensor bias_grad = producer != nullptr ? producer->bias_grad : at::Tensor();
   // The gradient of the sum of the stream and the branch before.
   const auto of_result = [&](const at::Tensor& dsum) {
-    return vectors.gate.defined()
-               ? pass.kernels.gated_add_backward(dsum, result, vectors.gate, of_vectors.gate,
-                                                 number, bias_grad)
-               : pass.kernels.result_grad(dsum, number, bias_grad);
+    return vectors.gate.defined() ? pass.kernels.gated_add_backward(
+                                        dsum, result, vectors, of_vectors.gate, number, bias_grad)
+                                  : pass.kernels.result_grad(dsum, number, bias_grad);
   };
   ResultGrad dresult;
   if (is_beside(here)) {  // the norm is of the stream before the sum
@@ -721,6 +747,11 @@ class ModulationBackward {
 
   void add_gradients(const SlabGroup& group) {
     const BlockStack& stack = pass_.stack;
+    if (group.function != nullptr) {
+      add_gradients(*group.function,
+                    grads_.narrow(1, group.column, group.end_column - group.column));
+      return;
+    }
     const at::Tensor typed = grads_.narrow(1, group.column, group.end_column - group.column)
                                  .to(pass_.silu_c.scalar_type());
     int64_t column = group.column;
@@ -748,6 +779,16 @@ class ModulationBackward {
     }
   }
 
+  void add_gradients(const VectorFunction& vectors, const at::Tensor& grads) {
+    if (pass_.stack.overwrites_gradients) {
+      zero_gradients(vectors.gradients);
+    }
+    const at::AutoGradMode with_gradients(true);
+    const at::Tensor leaf = pass_.silu_c.detach().set_requires_grad(true);
+    torch::autograd::backward({vectors.function(leaf)}, {grads});
+    dsilu_.add_(leaf.grad());
+  }
+
   Pass& pass_;
   at::Tensor grads_;
   at::Tensor dsilu_;
@@ -768,7 +809,9 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
   const at::Tensor grads = wants_vectors ? at::empty_like(pass.vectors) : at::Tensor();
   const at::Tensor dsilu =
       c.defined() && wants_vectors ? at::zeros(c.sizes(), c.options()) : at::Tensor();  // [V, C]
-  const at::Tensor own_dsilu = dsilu.defined() ? own_columns(pass.stack, dsilu) : dsilu;
+  const bool by_functions = has_functions(pass.stack);  // which know of ranks, and read c itself
+  const at::Tensor own_dsilu =
+      dsilu.defined() && !by_functions ? own_columns(pass.stack, dsilu) : dsilu;
   ModulationBackward modulation(pass, grads, own_dsilu);
   std::array<StreamGrad, kStreams> streams;
   for (size_t i = 0; i < kStreams; ++i) {
@@ -874,10 +917,14 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     return result;
   }
   const int64_t given = pass.groups.empty() ? 0 : pass.groups.back().end_column;
-  if (c.defined() && pass.stack.ranks.sum) {
-    pass.stack.ranks.sum(dsilu);
+  if (by_functions) {
+    result.condition = dsilu;
+  } else if (c.defined()) {
+    if (pass.stack.ranks.sum) {
+      pass.stack.ranks.sum(dsilu);
+    }
+    result.condition = at::silu_backward(dsilu, c);
   }
-  result.condition = c.defined() ? at::silu_backward(dsilu, c) : at::Tensor();
   result.vectors = grads.narrow(1, given, grads.size(1) - given);
   return result;
 }
@@ -889,7 +936,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
 void start(Pass& pass, const StackInputs& inputs) {
   at::Tensor vectors = inputs.vectors.contiguous();
   if (inputs.condition.defined()) {
-    pass.silu_c = typed_silu(pass.stack, inputs.condition);
+    pass.silu_c = read_condition(pass.stack, inputs.condition);
     begin_host_products(pass.stack, pass.silu_c);
     vectors = vectors_with(pass.groups, vectors);
   } else {
@@ -898,12 +945,21 @@ void start(Pass& pass, const StackInputs& inputs) {
   const int64_t width = pass.width;
   const int64_t rows = inputs.x.numel() / width;
   const int64_t columns = pass.final_column + (pass.stack.has_final_norm ? 2 * width : 0);
-  KINORA_CHECK(inputs.x.size(-1) == width && vectors.dim() == 2 && vectors.size(0) > 0 &&
-                   rows % vectors.size(0) == 0 && vectors.size(1) == columns &&
+  const bool has_parts = inputs.first_rows > 0;
+  const int64_t samples = has_parts ? vectors.size(0) / 2 : vectors.size(0);
+  KINORA_CHECK(inputs.x.size(-1) == width && vectors.dim() == 2 && samples > 0 &&
+                   rows % samples == 0 && vectors.size(1) == columns &&
                    vectors.scalar_type() == at::kFloat,
                kShape, "[block_stack] x must be [.., ", width, "] and have vectors float32 [V, ",
                columns, "] with V a divisor of its rows, got ", inputs.x.sizes(), " and ",
                vectors.scalar_type(), " ", vectors.sizes());
+  KINORA_CHECK(!has_parts || (vectors.size(0) % 2 == 0 && inputs.first_rows < rows / samples &&
+                              !inputs.second.defined()),
+               kShape,
+               "[block_stack] the two parts of a sample of one stream have a vector each, "
+               "got vectors ",
+               vectors.sizes(), " and ", inputs.first_rows, " rows of ", rows / samples);
+  pass.first_rows = inputs.first_rows;
   const at::Tensor& text = inputs.text;
   const at::Tensor& lengths = inputs.text_lengths;
   const bool has_lengths = lengths.defined() && lengths.scalar_type() == at::kInt &&
@@ -933,6 +989,9 @@ void start(Pass& pass, const StackInputs& inputs) {
 }
 
 void check_condition(const BlockStack& stack, const at::Tensor& c, const at::Tensor& given) {
+  if (has_functions(stack)) {
+    return;
+  }
   const int64_t width = stack.modulation.front().weight.size(1) * stack.ranks.size;
   KINORA_CHECK(c.dim() == 2 && c.size(1) == width && given.dim() == 2 && given.size(0) == c.size(0),
                kShape, "[block_stack] the condition must be [V, ", width,
@@ -950,7 +1009,7 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
                                const at::Tensor& x, const std::optional<at::Tensor>& second,
                                const std::optional<at::Tensor>& c, const at::Tensor& vectors,
                                const std::optional<at::Tensor>& text,
-                               const std::optional<at::Tensor>& text_lengths) {
+                               const std::optional<at::Tensor>& text_lengths, int64_t first_rows) {
     context->saved_data["pass"] = c10::IValue::make_capsule(pass);
     context->save_for_backward({c.value_or(at::Tensor())});
     start(*pass, {.x = x,
@@ -958,7 +1017,8 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
                   .condition = c.value_or(at::Tensor()),
                   .vectors = vectors,
                   .text = text.value_or(at::Tensor()),
-                  .text_lengths = text_lengths.value_or(at::Tensor())});
+                  .text_lengths = text_lengths.value_or(at::Tensor()),
+                  .first_rows = first_rows});
     const auto out = run_forward(*pass, x, second.value_or(at::Tensor()));
     return out[1].defined() ? variable_list{out[0], out[1]} : variable_list{out[0]};
   }
@@ -983,7 +1043,7 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
       dtext = std::exchange(text_grad, at::Tensor()).to(text.scalar_type()).view(text.sizes());
     }
     return {at::Tensor(), grads.streams[0], grads.streams[1], grads.condition, grads.vectors,
-            dtext,        at::Tensor()};
+            dtext,        at::Tensor(),     at::Tensor()};
   }
 };
 
@@ -991,9 +1051,13 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
 bool wants_vectors(const BlockStack& stack, const StackInputs& inputs) {
   return inputs.vectors.requires_grad() ||
          (inputs.condition.defined() && inputs.condition.requires_grad()) ||
-         std::any_of(stack.modulation.begin(), stack.modulation.end(), [](const auto& slab) {
-           return slab.weight_grad.defined() || slab.bias_grad.defined() || !slab.updates.empty();
-         });
+         std::ranges::any_of(stack.modulation,
+                             [](const LinearWeights& slab) {
+                               return slab.weight_grad.defined() || slab.bias_grad.defined() ||
+                                      !slab.updates.empty();
+                             }) ||
+         std::ranges::any_of(stack.blocks,
+                             [](const Block& block) { return !block.vectors.gradients.empty(); });
 }
 
 }  // namespace
@@ -1018,7 +1082,7 @@ std::array<at::Tensor, kStreams> run_joint_blocks(BlockKernels& kernels, BlockSt
   const variable_list out =
       RunBlocks::apply(std::move(pass), wanting_gradient(inputs.x), optional(inputs.second),
                        optional(inputs.condition), inputs.vectors, optional(inputs.text),
-                       optional(inputs.text_lengths));
+                       optional(inputs.text_lengths), inputs.first_rows);
   return {out[0], out.size() > 1 ? out[1] : at::Tensor()};
 }
 
@@ -1026,12 +1090,12 @@ at::Tensor run_blocks(BlockKernels& kernels, BlockStack stack, StackInputs input
   return run_joint_blocks(kernels, std::move(stack), std::move(inputs))[0];
 }
 
-at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
+at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack, int64_t width,
                          const at::Tensor& condition, const at::Tensor& vectors) {
   const at::NoGradGuard no_grad;
   check_condition(stack, condition, vectors);
-  const std::vector<SlabGroup> groups = slab_groups(stack);
-  const at::Tensor silu_c = typed_silu(stack, condition);
+  const std::vector<SlabGroup> groups = slab_groups(stack, width);
+  const at::Tensor silu_c = read_condition(stack, condition);
   begin_host_products(stack, silu_c);
   at::Tensor all = vectors_with(groups, vectors);
   const auto call_block = [&stack](BucketMoment moment, size_t block, const SlabGroup& group) {
@@ -1042,7 +1106,7 @@ at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
   auto group = groups.begin();
   int64_t end_column = 0;
   for (size_t block = 0; block < stack.blocks.size() && group != groups.end(); ++block) {
-    end_column += stack.blocks[block].num_vectors * condition.size(1);
+    end_column += stack.blocks[block].num_vectors * width;
     const SlabGroup& first = *group;
     call_block(BucketMoment::kBeforeForward, block, first);
     for (; group != groups.end() && group->column < end_column; ++group) {

@@ -140,9 +140,17 @@ struct Branch {
   KeptResult* kept = nullptr;
 };
 
+/// What makes the vectors of a block [V, num_vectors C], fp32, of StackInputs::condition: a
+/// differentiable, pure function, whose parameters come by with_gradient().
+struct VectorFunction {
+  std::function<at::Tensor(const at::Tensor& condition)> function{};
+  std::vector<at::Tensor> gradients{};  ///< what it adds to
+};
+
 struct Block {
   std::vector<Branch> branches;
   int64_t num_vectors = 0;
+  VectorFunction vectors{};  ///< of all blocks, in place of BlockStack::modulation, or of none
   /// As Branch::offset, added to the residual stream before the block.
   at::Tensor offset{};
 };
@@ -170,7 +178,7 @@ class HostActivations;
 struct BlockStack {
   std::vector<Block> blocks;
   /// Linears of SiLU(condition) that make the blocks' vectors, in order: out = C x some blocks'.
-  /// Empty: the vectors are given.
+  /// Empty: functions of the blocks do, or the vectors are given.
   std::vector<LinearWeights> modulation = {};
   double norm_epsilon = 1e-6;
   bool centres = true;  ///< norms of branches are LayerNorms, as the final one is; else RMSNorms
@@ -203,7 +211,8 @@ struct StackInputs {
   at::Tensor x;  ///< stream 0: [.., C] with R rows, in the compute type
   /// Stream 1: [.., C]. Undefined: no branch is off it.
   at::Tensor second{};
-  /// fp32 [V, C], before SiLU. Undefined where there is no modulation or `vectors` has all.
+  /// fp32 [V, C], before SiLU; what functions read. Undefined where there is no modulation or
+  /// `vectors` has all.
   at::Tensor condition{};
   /// fp32 [V, n C]: what modulation does not make. The last two are the final norm's, shift and
   /// scale, where there is one.
@@ -212,6 +221,9 @@ struct StackInputs {
   at::Tensor text{};
   /// int32 [B]: as CrossAttention's. Undefined: all tokens are read, and x is [B, .., C].
   at::Tensor text_lengths{};
+  /// Of each sample's rows of the one stream so many have the first of two vectors, and the rest
+  /// the second: V = 2 B. 0: all vectors have as many rows.
+  int64_t first_rows = 0;
 };
 
 /// The blocks and the modulated norm behind the last one: fp32, of x's shape; without that norm in
@@ -225,9 +237,10 @@ struct StackInputs {
                                                          StackInputs inputs);
 
 /// The vectors of all blocks and of the final norm, for StackInputs::vectors without condition:
-/// they do not depend on x. Without gradients.
+/// they do not depend on x. width: C. Without gradients.
 [[nodiscard]] at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack,
-                                       const at::Tensor& condition, const at::Tensor& vectors);
+                                       int64_t width, const at::Tensor& condition,
+                                       const at::Tensor& vectors);
 
 /// CrossAttentionBody::text_packed of text [B, L, C] in the compute type: it does not depend on x.
 /// Without gradients.

@@ -443,7 +443,7 @@ at::Tensor behind_norm(const BranchPass& pass, const CrossAttentionBody& body,
     return rows;
   }
   at::Tensor normed = at::empty(rows.sizes(), rows.options());
-  pass.kernels.norm_rows(rows, weight, body.rule.epsilon, body.rule.ranks, normed);
+  pass.kernels.norm_rows(body.rule, rows, weight, normed);
   return normed;
 }
 
@@ -511,9 +511,8 @@ void text_backward(BranchPass& pass, const CrossAttentionBody& body, const TextP
   KeptText& kept = part.kept;
   if (part.k_weight.defined()) {
     const int64_t width = dkv.size(1) / 2;
-    pass.kernels.norm_rows_backward(kept.packed.narrow(1, 0, width), part.k_weight,
-                                    body.rule.epsilon, body.rule.ranks, dkv.narrow(1, 0, width),
-                                    part.k_weight_grad);
+    pass.kernels.norm_rows_backward(body.rule, kept.packed.narrow(1, 0, width), part.k_weight,
+                                    dkv.narrow(1, 0, width), part.k_weight_grad);
   }
   const at::Tensor dtext =
       linear_backward(pass, dkv, 0, kept.text, part.kv, pass.text_grad.defined());
@@ -546,8 +545,8 @@ at::Tensor backward(BranchPass& pass, const CrossAttentionBody& body, ResultGrad
   }
   kept.attended = {};
   if (body.rule.has_norm()) {
-    pass.kernels.norm_rows_backward(kept.packed, body.rule.q_weight, body.rule.epsilon,
-                                    body.rule.ranks, dq, body.rule.q_weight_grad);
+    pass.kernels.norm_rows_backward(body.rule, kept.packed, body.rule.q_weight, dq,
+                                    body.rule.q_weight_grad);
   }
   kept.packed = at::Tensor();
   return linear_backward(pass, dq, room, kept.h, body.q, pass.wants_dh);
@@ -789,7 +788,8 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
     push_update_gradients(*linear, gradients);
   }
   const auto push_rule = [&gradients](const HeadRule& rule) {
-    gradients.insert(gradients.end(), {rule.q_weight_grad, rule.k_weight_grad});
+    gradients.insert(gradients.end(),
+                     {rule.q_weight_grad, rule.k_weight_grad, rule.q_bias_grad, rule.k_bias_grad});
   };
   if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
     push_rule(attention->rule);

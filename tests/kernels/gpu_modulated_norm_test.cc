@@ -19,8 +19,9 @@ constexpr float kFp8Scale = 16.0F;
 struct Case {
   int64_t rows;
   int64_t width;
-  int64_t rows_per_vector;
+  int64_t rows_per_vector;  // of even vectors
   DType type = DType::kBF16;
+  int64_t odd_rows = 0;  // of odd vectors; 0: as many
   bool float_h = false;  // h and dh are fp32
   bool has_branch = true;
   bool has_dx_out = true;
@@ -33,13 +34,16 @@ struct Case {
   bool transposed = false;  // of the quantised copies
   size_t offset = 0;        // elements by which arrays are misaligned
 
-  [[nodiscard]] int64_t vectors() const { return (rows + rows_per_vector - 1) / rows_per_vector; }
+  [[nodiscard]] VectorRows vector_rows() const {
+    return {rows_per_vector, odd_rows > 0 ? odd_rows : rows_per_vector};
+  }
+  [[nodiscard]] int64_t vectors() const { return vector_rows().count(rows); }
   [[nodiscard]] DType h_type() const { return float_h ? DType::kF32 : type; }
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << to_string(c.type) << " " << c.rows << " x " << c.width << ", " << c.rows_per_vector
-             << " rows a vector" << (c.float_h ? ", float h" : "")
+             << " and " << c.vector_rows().odd << " rows a vector" << (c.float_h ? ", float h" : "")
              << (c.has_branch ? "" : ", no branch") << (c.has_dx_out ? "" : ", no dx_out")
              << (c.has_norm ? "" : ", no norm") << (c.centres ? "" : ", not centred")
              << (c.has_table ? ", table" : "") << (c.one_vector ? ", one vector" : "")
@@ -87,7 +91,7 @@ void fill(const Inputs& inputs, ResidualNormForward* call) {
   const Case& c = inputs.c;
   call->rows = c.rows;
   call->width = c.width;
-  call->rows_per_vector = c.rows_per_vector;
+  call->rows_of_vectors = c.vector_rows();
   call->type = c.type;
   call->h_type = c.h_type();
 }
@@ -96,7 +100,7 @@ void fill(const Inputs& inputs, ResidualNormBackward* call) {
   const Case& c = inputs.c;
   call->rows = c.rows;
   call->width = c.width;
-  call->rows_per_vector = c.rows_per_vector;
+  call->rows_of_vectors = c.vector_rows();
   call->type = c.type;
   call->dh_type = c.h_type();
   call->dvector_stride = 3 * c.width;
@@ -236,8 +240,7 @@ Outputs forward_on_gpu(const Inputs& inputs) {
 
 Outputs backward_on_gpu(const Inputs& inputs) {
   return Calls<DeviceArray>(inputs).backward([](const ResidualNormBackward& call) {
-    const size_t bytes =
-        cuda::residual_norm_backward_workspace_bytes(call.rows, call.width, call.rows_per_vector);
+    const size_t bytes = cuda::residual_norm_backward_workspace_bytes(call.rows, call.width);
     const DeviceArray<uint8_t> workspace(Bytes(bytes, 0xff));  // NaNs, where nobody writes
     EXPECT_EQ(cuda::residual_norm_backward(call, workspace.data(), nullptr), cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -313,6 +316,29 @@ TEST_F(GpuModulatedNormTest, EqualsTheCpuHoweverRowsShareVectors) {
       expect_equal_to_cpu({rows, width, rows_per_vector});
     }
     expect_equal_to_cpu({rows, 77, rows_per_vector});  // the kernels for any width
+  }
+}
+
+TEST_F(GpuModulatedNormTest, EqualsTheCpuWhereEachSampleHasTwoParts) {
+  struct Parts {
+    int64_t samples, first, second;
+  };
+  // Few rows, many samples, parts across ranges of rows, parts of whole tiles and of half ones.
+  for (const auto& [samples, first, second] :
+       {Parts{1, 5, 3}, {300, 2, 1}, {2, 1000, 226}, {3, 7, 900}, {2, 256, 64}, {2, 272, 48}}) {
+    for (const int64_t width : {72, 1920, 77}) {
+      Case c = {samples * (first + second), width, first};
+      c.odd_rows = second;
+      expect_equal_to_cpu(c);
+      c.has_norm = false;
+      expect_equal_to_cpu(c);
+      if (c.rows % 16 == 0 && width % 16 == 0) {
+        c.has_norm = true;
+        c.quantised = true;
+        c.transposed = true;
+        expect_equal_to_cpu(c);
+      }
+    }
   }
 }
 

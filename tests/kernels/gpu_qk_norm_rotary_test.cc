@@ -24,17 +24,20 @@ struct Case {
   bool normalise = true;
   bool turn = true;
   bool by_index = false;
+  bool centres = false;  // the norm is LayerNorm
 };
 
 constexpr Case kCases[] = {{RotaryPairs::kInterleaved, true, true, false},
                            {RotaryPairs::kHalfSplit, true, true, true},
                            {RotaryPairs::kInterleaved, true, false, false},
+                           {RotaryPairs::kInterleaved, true, true, false, true},
+                           {RotaryPairs::kHalfSplit, true, false, false, true},
                            {RotaryPairs::kHalfSplit, false, true, false}};
 
 constexpr int64_t kPositions = 11;
 
 struct Results {
-  std::vector<float> out, din, dq_weight, dk_weight;
+  std::vector<float> out, din, dq_weight, dk_weight, dq_bias, dk_bias;
 };
 
 /// Rows are packed q, k, v.
@@ -46,7 +49,9 @@ struct Inputs {
         rows(encode(random_values(shape.rows * stride, 1, 2.0F), type)),
         dout(encode(random_values(shape.rows * stride, 2), type)),
         q_weight(random_values(shape.head_dim, 3)),
-        k_weight(random_values(shape.head_dim, 4)) {
+        k_weight(random_values(shape.head_dim, 4)),
+        q_bias(random_values(shape.head_dim, 6)),
+        k_bias(random_values(shape.head_dim, 7)) {
     for (const float angle : random_values(kPositions * shape.head_dim / 2, 5, 3.0F)) {
       cosine.push_back(std::cos(angle));
       sine.push_back(std::sin(angle));
@@ -75,15 +80,28 @@ struct Inputs {
     Results results;
     results.dq_weight.assign(q_weight.size(), 1.0F);
     results.dk_weight.assign(q_weight.size(), 1.0F);
+    results.dq_bias.assign(q_weight.size(), 1.0F);
+    results.dk_bias.assign(q_weight.size(), 1.0F);
     QkNormRotary host = rule(one);
     host.q_weight = q_weight.data();
     host.k_weight = k_weight.data();
+    host.q_bias = one.centres ? q_bias.data() : nullptr;
+    host.k_bias = one.centres ? k_bias.data() : nullptr;
     host.cosine = one.turn ? cosine.data() : nullptr;
     host.sine = one.turn ? sine.data() : nullptr;
     host.position = one.by_index ? position.data() : nullptr;
     qk_norm_rotary_forward({host, rows.data(), stride, out.data(), stride});
-    qk_norm_rotary_backward({host, dout.data(), stride, rows.data(), stride, din.data(), stride,
-                             results.dq_weight.data(), results.dk_weight.data()});
+    qk_norm_rotary_backward({.rule = host,
+                             .dout = dout.data(),
+                             .dout_stride = stride,
+                             .in = rows.data(),
+                             .in_stride = stride,
+                             .din = din.data(),
+                             .din_stride = stride,
+                             .dq_weight = results.dq_weight.data(),
+                             .dk_weight = results.dk_weight.data(),
+                             .dq_bias = one.centres ? results.dq_bias.data() : nullptr,
+                             .dk_bias = one.centres ? results.dk_bias.data() : nullptr});
     results.out = decode(out, type);
     results.din = decode(din, type);
     return results;
@@ -100,17 +118,23 @@ struct Inputs {
     const DeviceArray<uint8_t> din(std::vector<uint8_t>(size), bytes);
     const DeviceArray<float> device_q_weight(q_weight, offset);
     const DeviceArray<float> device_k_weight(k_weight, offset);
+    const DeviceArray<float> device_q_bias(q_bias, offset);
+    const DeviceArray<float> device_k_bias(k_bias, offset);
     const DeviceArray<float> device_cosine(cosine, offset);
     const DeviceArray<float> device_sine(sine, offset);
     const DeviceArray<int64_t> device_position(position);
     const std::vector<float> ones(q_weight.size(), 1.0F);
     const DeviceArray<float> dq_weight(ones, offset);
     const DeviceArray<float> dk_weight(ones, offset);
+    const DeviceArray<float> dq_bias(ones, offset);
+    const DeviceArray<float> dk_bias(ones, offset);
     const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(
         cuda::qk_norm_rotary_backward_workspace_bytes(shape.rows, shape.head_dim, true)));
     QkNormRotary device = rule(one);
     device.q_weight = device_q_weight.data();
     device.k_weight = device_k_weight.data();
+    device.q_bias = one.centres ? device_q_bias.data() : nullptr;
+    device.k_bias = one.centres ? device_k_bias.data() : nullptr;
     device.cosine = one.turn ? device_cosine.data() : nullptr;
     device.sine = one.turn ? device_sine.data() : nullptr;
     device.position = one.by_index ? device_position.data() : nullptr;
@@ -118,15 +142,26 @@ struct Inputs {
                                             stride, out.data(), out_stride},
                                            nullptr),
               cudaSuccess);
-    EXPECT_EQ(cuda::qk_norm_rotary_backward({device, device_dout.data(), stride, device_rows.data(),
-                                             stride, in_place ? device_dout.data() : din.data(),
-                                             out_stride, dq_weight.data(), dk_weight.data()},
+    EXPECT_EQ(cuda::qk_norm_rotary_backward({.rule = device,
+                                             .dout = device_dout.data(),
+                                             .dout_stride = stride,
+                                             .in = device_rows.data(),
+                                             .in_stride = stride,
+                                             .din = in_place ? device_dout.data() : din.data(),
+                                             .din_stride = out_stride,
+                                             .dq_weight = dq_weight.data(),
+                                             .dk_weight = dk_weight.data(),
+                                             .dq_bias = one.centres ? dq_bias.data() : nullptr,
+                                             .dk_bias = one.centres ? dk_bias.data() : nullptr},
                                             workspace.data(), nullptr),
               cudaSuccess);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     return {packed(decode(out.host(), type), decode(rows, type)),
             packed(decode((in_place ? device_dout : din).host(), type), decode(dout, type)),
-            dq_weight.host(), dk_weight.host()};
+            dq_weight.host(),
+            dk_weight.host(),
+            dq_bias.host(),
+            dk_bias.host()};
   }
 
   /// Rows of q and k with the v of others behind them.
@@ -146,7 +181,7 @@ struct Inputs {
   DType type;
   int64_t stride;
   std::vector<uint8_t> rows, dout;
-  std::vector<float> q_weight, k_weight, cosine, sine;
+  std::vector<float> q_weight, k_weight, q_bias, k_bias, cosine, sine;
   std::vector<int64_t> position;
 };
 
@@ -162,8 +197,9 @@ TEST_F(GpuQkNormRotaryTest, EqualsTheCpu) {
                          << to_string(type) << " " << shape.rows << " x " << shape.heads << " x "
                          << shape.head_dim
                          << (one.pairs == RotaryPairs::kHalfSplit ? " half" : " interleaved")
-                         << (one.normalise ? ", norm" : "") << (one.turn ? ", rotary" : "")
-                         << (in_place ? ", in place" : "") << ", offset " << offset);
+                         << (one.centres ? ", LayerNorm" : (one.normalise ? ", norm" : ""))
+                         << (one.turn ? ", rotary" : "") << (in_place ? ", in place" : "")
+                         << ", offset " << offset);
             const Results got = inputs.on_gpu(one, in_place, offset);
             // fp32: both are differences of terms of about one.
             const double usual = type == DType::kF32 ? 1.0 : 1e-2;
@@ -172,6 +208,8 @@ TEST_F(GpuQkNormRotaryTest, EqualsTheCpu) {
             const double sums = 10.0 * std::sqrt(static_cast<double>(shape.rows * shape.heads));
             expect_close(got.dq_weight, want.dq_weight, DType::kF32, sums, "dq_weight");
             expect_close(got.dk_weight, want.dk_weight, DType::kF32, sums, "dk_weight");
+            expect_close(got.dq_bias, want.dq_bias, DType::kF32, sums, "dq_bias");
+            expect_close(got.dk_bias, want.dk_bias, DType::kF32, sums, "dk_bias");
           }
         }
       }

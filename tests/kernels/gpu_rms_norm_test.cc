@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "kinora/kernels/cuda/rms_norm.h"
@@ -24,6 +25,9 @@ constexpr Shape kShapes[] = {{1, 1},      {257, 72},  {3, 5},       {8200, 256},
                              {5, 1279},   {17, 1288}, {257, 3072},  {9, 8192},        {9, 8193},
                              {33, 72, 8}, {5, 72, 3}, {33, 96, 96}, {70, 1536, 3072}, {9, 8193, 2}};
 
+constexpr int64_t kPositions = 7;
+constexpr int64_t kAngles = 36;  // of a head
+
 struct Results {
   std::vector<float> y, dx, dweight;
 };
@@ -34,7 +38,18 @@ struct Inputs {
         type(type),
         x(encode(random_values(shape.size(), 1, 2.0F), type)),
         dy(encode(random_values(shape.size(), 2), type)),
-        weight(random_values(shape.width, 3)) {}
+        weight(random_values(shape.width, 3)) {
+    for (const float angle : random_values(kPositions * std::max(shape.width / 2, kAngles), 4)) {
+      cosine.push_back(std::cos(angle));
+      sine.push_back(std::sin(angle));
+    }
+  }
+
+  /// By so many angles; 0: none.
+  [[nodiscard]] static RowRotation rotation(int64_t num_angles, const float* cosine,
+                                            const float* sine) {
+    return num_angles == 0 ? RowRotation() : RowRotation{cosine, sine, kPositions, num_angles};
+  }
 
   [[nodiscard]] RmsNormForward forward() const {
     return {.rows = shape.rows,
@@ -70,7 +85,7 @@ struct Inputs {
     return own;
   }
 
-  [[nodiscard]] Results on_cpu(bool has_weight) const {
+  [[nodiscard]] Results on_cpu(bool has_weight, int64_t num_angles = 0) const {
     std::vector<uint8_t> y(x.size());
     std::vector<uint8_t> dx(x.size());
     const std::vector<uint8_t> empty(x.size());
@@ -79,12 +94,14 @@ struct Inputs {
     RmsNormForward there = forward();
     there.x = x.data();
     there.weight = has_weight ? weight.data() : nullptr;
+    there.rotation = rotation(num_angles, cosine.data(), sine.data());
     there.y = y.data();
     rms_norm_forward(there);
     RmsNormBackward back = backward();
     back.dy = dy.data();
     back.x = x.data();
     back.weight = there.weight;
+    back.rotation = there.rotation;
     back.dx = dx.data();
     back.dweight = results.dweight.data();
     rms_norm_backward(back);
@@ -94,7 +111,8 @@ struct Inputs {
   }
 
   /// has_weight: and its gradient is wanted; in_place: y is x, dx is dy.
-  [[nodiscard]] Results on_gpu(bool has_weight, bool in_place, size_t offset) const {
+  [[nodiscard]] Results on_gpu(bool has_weight, bool in_place, size_t offset,
+                               int64_t num_angles = 0) const {
     const size_t bytes = offset * size_of(type);
     const std::vector<uint8_t> empty(x.size());
     const DeviceArray<uint8_t> device_x(x, bytes);
@@ -102,6 +120,8 @@ struct Inputs {
     const DeviceArray<uint8_t> y(in_place ? x : empty, bytes);
     const DeviceArray<uint8_t> dx(empty, bytes);
     const DeviceArray<float> device_weight(weight, offset);
+    const DeviceArray<float> device_cosine(cosine, offset);
+    const DeviceArray<float> device_sine(sine, offset);
     const DeviceArray<float> dweight(std::vector<float>(static_cast<size_t>(shape.width), 1.0F),
                                      offset);
     const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(
@@ -109,12 +129,14 @@ struct Inputs {
     RmsNormForward there = forward();
     there.x = in_place ? y.data() : device_x.data();
     there.weight = has_weight ? device_weight.data() : nullptr;
+    there.rotation = rotation(num_angles, device_cosine.data(), device_sine.data());
     there.y = y.data();
     EXPECT_EQ(cuda::rms_norm_forward(there, nullptr), cudaSuccess);
     RmsNormBackward back = backward();
     back.dy = device_dy.data();
     back.x = device_x.data();
     back.weight = there.weight;
+    back.rotation = there.rotation;
     back.dx = in_place ? device_dy.data() : dx.data();
     back.dweight = has_weight ? dweight.data() : nullptr;
     EXPECT_EQ(cuda::rms_norm_backward(back, workspace.data(), nullptr), cudaSuccess);
@@ -126,7 +148,7 @@ struct Inputs {
   Shape shape;
   DType type;
   std::vector<uint8_t> x, dy;
-  std::vector<float> weight;
+  std::vector<float> weight, cosine, sine;
 };
 
 TEST_F(GpuRmsNormTest, EqualsTheCpu) {
@@ -149,6 +171,31 @@ TEST_F(GpuRmsNormTest, EqualsTheCpu) {
               expect_close(got.dweight, want.dweight, DType::kF32,
                            10.0 * std::sqrt(static_cast<double>(shape.rows)), "dweight");
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuRmsNormTest, TurnsPairsAsTheCpu) {
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const Shape& shape : {Shape{257, 72}, Shape{3, 6}, Shape{33, 72, 8}, Shape{257, 1152},
+                               Shape{70, 1536, 3072}, Shape{65, 5120}, Shape{9, 8194, 2}}) {
+      const Inputs inputs(shape, type);
+      for (const int64_t num_angles : {int64_t{1}, int64_t{3}, kAngles, shape.width / 2}) {
+        const Results want = inputs.on_cpu(true, num_angles);
+        for (const bool in_place : {false, true}) {
+          for (const size_t offset : {0, 1}) {
+            SCOPED_TRACE(testing::Message()
+                         << to_string(type) << " " << shape.rows << " x " << shape.width << ", "
+                         << num_angles << " angles" << (in_place ? ", in place" : "") << ", offset "
+                         << offset);
+            const Results got = inputs.on_gpu(true, in_place, offset, num_angles);
+            expect_close(got.y, want.y, type, type == DType::kF32 ? 1.0 : 1e-2, "y");
+            expect_close(got.dx, want.dx, type, 1.0, "dx");
+            expect_close(got.dweight, want.dweight, DType::kF32,
+                         10.0 * std::sqrt(static_cast<double>(shape.rows)), "dweight");
           }
         }
       }

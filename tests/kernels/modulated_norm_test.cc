@@ -109,7 +109,7 @@ TEST_P(ModulatedNormTest, ForwardIsTheFormula) {
   ResidualNormForward call;
   call.rows = kRows;
   call.width = kWidth;
-  call.rows_per_vector = kRowsPerVector;
+  call.rows_of_vectors = {kRowsPerVector, kRowsPerVector};
   call.epsilon = static_cast<float>(kEpsilon);
   call.centres = problem.centres;
   call.type = call.h_type = DType::kF32;
@@ -142,7 +142,7 @@ TEST_P(ModulatedNormTest, BackwardIsTheDerivative) {
   ResidualNormBackward call;
   call.rows = kRows;
   call.width = kWidth;
-  call.rows_per_vector = kRowsPerVector;
+  call.rows_of_vectors = {kRowsPerVector, kRowsPerVector};
   call.type = call.dh_type = DType::kF32;
   call.centres = problem.centres;
   call.dh = dh.data();
@@ -204,6 +204,40 @@ TEST(ModulatedNormRowTest, PlainLayerNormOfAKnownRow) {
   EXPECT_EQ(mean[0], 5.0F);
   EXPECT_EQ(rstd[0], 0.5F);
   EXPECT_EQ(h, (std::vector<float>{-1.5F, -0.5F, -0.5F, -0.5F, 0.0F, 0.0F, 1.0F, 2.0F}));
+}
+
+TEST(ModulatedNormRowTest, TwoPartsOfASampleHaveVectorsInTurn) {
+  // Two samples of two rows and one, and a third that has one row alone.
+  const VectorRows rows{.even = 2, .odd = 1};
+  EXPECT_EQ(rows.count(7), 5);
+  const std::vector<float> x(14, 1.0F), branch(14, 1.0F);
+  const std::vector<float> gate = {1, 1, 2, 2, 3, 3, 4, 4, 5, 5};
+  std::vector<float> x_out(14);
+  ResidualNormForward call;
+  call.rows = 7;
+  call.width = 2;
+  call.rows_of_vectors = rows;
+  call.type = DType::kF32;
+  call.x = x.data();
+  call.branch = branch.data();
+  call.gate = {gate.data(), 2, nullptr};
+  call.x_out = x_out.data();
+  residual_norm_forward(call);
+  EXPECT_EQ(x_out, (std::vector<float>{2, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5, 5, 6, 6}));
+
+  std::vector<float> dgate(10);
+  ResidualNormBackward backward;
+  backward.rows = 7;
+  backward.width = 2;
+  backward.rows_of_vectors = rows;
+  backward.type = DType::kF32;
+  backward.dx_out = x.data();
+  backward.branch = branch.data();
+  backward.gate = call.gate;
+  backward.dgate = dgate.data();
+  backward.dvector_stride = 2;
+  residual_norm_backward(backward);
+  EXPECT_EQ(dgate, (std::vector<float>{2, 2, 1, 1, 2, 2, 1, 1, 1, 1}));
 }
 
 TEST(ModulatedNormRowTest, TablesAreAddedAndStrideZeroIsOneVectorForAll) {

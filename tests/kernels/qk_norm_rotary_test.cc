@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <complex>
+#include <numeric>
 
 #include "tests/kernels/typed_values.h"
 
@@ -76,6 +77,8 @@ struct Example {
   std::vector<float> dout = random_values(kRows * kStride, 2);
   std::vector<float> q_weight = random_values(kDim, 3);
   std::vector<float> k_weight = random_values(kDim, 4);
+  std::vector<float> q_bias = random_values(kDim, 6);
+  std::vector<float> k_bias = random_values(kDim, 7);
   std::vector<float> angles = random_values(2 * kDim / 2, 5);
   std::vector<float> cosine, sine;
 
@@ -86,7 +89,8 @@ struct Example {
     }
   }
 
-  [[nodiscard]] QkNormRotary rule(RotaryPairs pairs, bool normalise, bool turn) const {
+  [[nodiscard]] QkNormRotary rule(RotaryPairs pairs, bool normalise, bool turn,
+                                  bool centres = false) const {
     QkNormRotary rule;
     rule.rows = kRows;
     rule.heads = kHeads;
@@ -95,6 +99,8 @@ struct Example {
     rule.normalise = normalise;
     rule.q_weight = q_weight.data();
     rule.k_weight = k_weight.data();
+    rule.q_bias = centres ? q_bias.data() : nullptr;
+    rule.k_bias = centres ? k_bias.data() : nullptr;
     rule.pairs = pairs;
     rule.cosine = turn ? cosine.data() : nullptr;
     rule.sine = turn ? sine.data() : nullptr;
@@ -102,7 +108,16 @@ struct Example {
     return rule;
   }
 
-  /// Sum of dout * y over q and k in double, by complex numbers.
+  /// Of queries and keys, then the biases of either.
+  [[nodiscard]] std::vector<double> weights() const {
+    std::vector<double> all;
+    for (const std::vector<float>* some : {&q_weight, &k_weight, &q_bias, &k_bias}) {
+      all.insert(all.end(), some->begin(), some->end());
+    }
+    return all;
+  }
+
+  /// Sum of dout * y over q and k in double, by complex numbers. weights: as weights() has them.
   [[nodiscard]] double loss(const QkNormRotary& rule, const std::vector<double>& x,
                             const std::vector<double>& weights) const {
     double sum = 0.0;
@@ -110,18 +125,25 @@ struct Example {
       for (int64_t h = 0; h < 2 * kHeads; ++h) {
         const auto first = static_cast<size_t>(row * kStride + h * kDim);
         const size_t weight = h < kHeads ? 0 : kDim;
+        const auto begin = x.begin() + static_cast<int64_t>(first);
+        const bool centres = rule.q_bias != nullptr;
+        const double mean = centres ? std::accumulate(begin, begin + kDim, 0.0) / kDim : 0.0;
         double squares = 0.0;
         for (size_t d = 0; d < kDim; ++d) {
-          squares += x[first + d] * x[first + d];
+          squares += (x[first + d] - mean) * (x[first + d] - mean);
         }
         const double rstd = 1.0 / std::sqrt(squares / kDim + static_cast<double>(rule.epsilon));
+        const auto normed = [&](size_t d) {
+          const double bias = centres ? weights[2 * kDim + weight + d] : 0.0;
+          return (x[first + d] - mean) * rstd * weights[weight + d] + bias;
+        };
         for (size_t i = 0; i < kDim / 2; ++i) {
           const bool interleaved = rule.pairs == RotaryPairs::kInterleaved;
           const size_t a = interleaved ? 2 * i : i;
           const size_t b = interleaved ? 2 * i + 1 : i + kDim / 2;
           std::complex<double> z(x[first + a], x[first + b]);
           if (rule.normalise) {
-            z = {z.real() * rstd * weights[weight + a], z.imag() * rstd * weights[weight + b]};
+            z = {normed(a), normed(b)};
           }
           if (rule.cosine != nullptr) {
             const size_t place = static_cast<size_t>(row % 2) * (kDim / 2) + i;
@@ -138,15 +160,20 @@ struct Example {
 TEST(QkNormRotaryTest, GradientsEqualFiniteDifferences) {
   const Example example;
   const std::vector<double> x(example.rows.begin(), example.rows.end());
-  std::vector<double> weights(example.q_weight.begin(), example.q_weight.end());
-  weights.insert(weights.end(), example.k_weight.begin(), example.k_weight.end());
+  const std::vector<double> weights = example.weights();
+  struct Norm {
+    bool normalise;
+    bool centres;
+  };
   for (const RotaryPairs pairs : {RotaryPairs::kInterleaved, RotaryPairs::kHalfSplit}) {
-    for (const bool normalise : {false, true}) {
+    for (const auto& [normalise, centres] : {Norm{false, false}, {true, false}, {true, true}}) {
       for (const bool turn : {false, true}) {
-        const QkNormRotary rule = example.rule(pairs, normalise, turn);
+        const QkNormRotary rule = example.rule(pairs, normalise, turn, centres);
         std::vector<float> din = example.dout;  // in place
         std::vector<float> dq_weight(Example::kDim);
         std::vector<float> dk_weight(Example::kDim);
+        std::vector<float> dq_bias(Example::kDim);
+        std::vector<float> dk_bias(Example::kDim);
         qk_norm_rotary_backward({.rule = rule,
                                  .dout = din.data(),
                                  .dout_stride = Example::kStride,
@@ -155,7 +182,9 @@ TEST(QkNormRotaryTest, GradientsEqualFiniteDifferences) {
                                  .din = din.data(),
                                  .din_stride = Example::kStride,
                                  .dq_weight = dq_weight.data(),
-                                 .dk_weight = dk_weight.data()});
+                                 .dk_weight = dk_weight.data(),
+                                 .dq_bias = centres ? dq_bias.data() : nullptr,
+                                 .dk_bias = centres ? dk_bias.data() : nullptr});
         constexpr double kStep = 1e-6;
         for (size_t i = 0; i < x.size(); ++i) {
           if (static_cast<int64_t>(i) % Example::kStride >= 2 * Example::kHeads * Example::kDim) {
@@ -176,8 +205,10 @@ TEST(QkNormRotaryTest, GradientsEqualFiniteDifferences) {
           above[i] += kStep;
           below[i] -= kStep;
           const double difference = example.loss(rule, x, above) - example.loss(rule, x, below);
-          const float got = i < Example::kDim ? dq_weight[i] : dk_weight[i - Example::kDim];
-          EXPECT_NEAR(got, difference / (2.0 * kStep), 2e-6) << i;
+          const std::vector<float>* const got[] = {&dq_weight, &dk_weight, &dq_bias, &dk_bias};
+          EXPECT_NEAR((*got[i / Example::kDim])[i % Example::kDim], difference / (2.0 * kStep),
+                      2e-6)
+              << i;
         }
       }
     }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <complex>
+#include <numeric>
 
 #include "tests/kernels/typed_values.h"
 
@@ -51,13 +53,25 @@ TEST(RmsNormTest, EqualsTorch) {
   }
 }
 
-TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
+/// Gradients of a case whose pairs turn by so many angles; 0: they do not.
+void expect_finite_differences(int64_t num_angles) {
   constexpr int64_t kRows = 3;
-  constexpr int64_t kWidth = 5;
+  constexpr int64_t kWidth = 6;
+  constexpr int64_t kPositions = 2;
   const std::vector<float> x = random_values(kRows * kWidth, 1);
   const std::vector<float> dy = random_values(kRows * kWidth, 2);
   const std::vector<float> weight = random_values(kWidth, 3);
-  // sum of dy * y in double, by the formula.
+  std::vector<float> cosine;
+  std::vector<float> sine;
+  for (const float angle : random_values(kPositions * num_angles, 4)) {
+    cosine.push_back(std::cos(angle));
+    sine.push_back(std::sin(angle));
+  }
+  RowRotation rotation;
+  if (num_angles > 0) {
+    rotation = {cosine.data(), sine.data(), kPositions, num_angles};
+  }
+  // sum of dy * y in double, by complex numbers.
   const auto loss = [&](const std::vector<double>& at_x, const std::vector<double>& at_weight) {
     double sum = 0.0;
     for (size_t row = 0; row < kRows; ++row) {
@@ -65,9 +79,17 @@ TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
       for (size_t c = 0; c < kWidth; ++c) {
         squares += std::pow(at_x[row * kWidth + c], 2);
       }
-      for (size_t c = 0; c < kWidth; ++c) {
-        sum += dy[row * kWidth + c] * at_x[row * kWidth + c] * at_weight[c] /
-               std::sqrt(squares / kWidth + 1e-6);
+      const auto normed = [&](size_t c) {
+        return at_x[row * kWidth + c] * at_weight[c] / std::sqrt(squares / kWidth + 1e-6);
+      };
+      for (size_t c = 0; c < kWidth; c += 2) {
+        std::complex<double> z(normed(c), normed(c + 1));
+        if (num_angles > 0) {
+          const auto angles = static_cast<size_t>(num_angles);
+          const size_t place = row % kPositions * angles + c / 2 % angles;
+          z *= std::complex<double>(cosine[place], sine[place]);
+        }
+        sum += dy[row * kWidth + c] * z.real() + dy[row * kWidth + c + 1] * z.imag();
       }
     }
     return sum;
@@ -80,6 +102,7 @@ TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
                      .dy = dy.data(),
                      .x = x.data(),
                      .weight = weight.data(),
+                     .rotation = rotation,
                      .dx = dx.data(),
                      .dweight = dweight.data()});
   const std::vector<double> exact_x(x.begin(), x.end());
@@ -101,6 +124,26 @@ TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
   for (size_t c = 0; c < kWidth; ++c) {
     EXPECT_NEAR(dweight[c], difference(true, c), 2e-6);
   }
+  // And what it is the gradient of.
+  std::vector<float> y(x.size());
+  rms_norm_forward({.rows = kRows,
+                    .width = kWidth,
+                    .type = DType::kF32,
+                    .x = x.data(),
+                    .weight = weight.data(),
+                    .rotation = rotation,
+                    .y = y.data()});
+  EXPECT_NEAR(std::inner_product(y.begin(), y.end(), dy.begin(), 0.0), loss(exact_x, exact_weight),
+              1e-5);
+}
+
+TEST(RmsNormTest, GradientsEqualFiniteDifferences) {
+  expect_finite_differences(0);
+}
+
+TEST(RmsNormTest, TurnsPairs) {
+  expect_finite_differences(1);  // heads of a pair, all alike
+  expect_finite_differences(3);  // each in its own way
 }
 
 TEST(RmsNormTest, RowsMayLieApart) {

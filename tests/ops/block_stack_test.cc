@@ -76,7 +76,7 @@ TEST(HostModulationTest, MakesTheSameVectors) {
   }
   const at::Tensor condition = normal({5, kWidth}, 1);
   const at::Tensor given = normal({5, 2 * kWidth}, 2);
-  const at::Tensor want = stack_vectors(kernels, stack, condition, given);
+  const at::Tensor want = stack_vectors(kernels, stack, kWidth, condition, given);
   std::vector<HostWeight> at_host;
   for (const size_t i : {size_t{1}, size_t{2}}) {
     const at::Tensor& weight = stack.modulation[i].weight;
@@ -88,7 +88,7 @@ TEST(HostModulationTest, MakesTheSameVectors) {
     slab.at_host = {.products = products, .number = i - 1};
     slab.weight = at::empty_like(slab.weight, at::kMeta);
   }
-  const at::Tensor got = stack_vectors(kernels, stack, condition, given);
+  const at::Tensor got = stack_vectors(kernels, stack, kWidth, condition, given);
   EXPECT_LT(relative_error(got, want), tolerance::kOtherOrder);
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <map>
 #include <string>
@@ -27,13 +28,7 @@ namespace pipeline_ranks_test {
 constexpr double kRounding = 2e-5;  // of sums in another order
 constexpr comm::RankOptions kLong = {.time_limit = std::chrono::seconds(300)};
 
-/// Of a family: CogVideoX has no fast path.
-std::vector<inference::Path> paths_of(const std::string& architecture) {
-  if (architecture == "cogvideox") {
-    return {inference::Path::kPlain};
-  }
-  return {inference::Path::kPlain, inference::Path::kFast};
-}
+constexpr std::array kPaths = {inference::Path::kPlain, inference::Path::kFast};
 
 class StagesTest : public testing::TestWithParam<const char*> {};
 
@@ -41,7 +36,7 @@ TEST_P(StagesTest, EqualOneRank) {
   comm::run_on_ranks(
       2,
       [](const comm::Group& world) {
-        for (const inference::Path path : paths_of(GetParam())) {
+        for (const inference::Path path : kPaths) {
           for (const bool is_tuned : {false, true}) {
             RunConfig config = tiny_of(GetParam());
             config.path = path;

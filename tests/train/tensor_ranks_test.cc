@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <string>
 #include <vector>
@@ -24,13 +25,7 @@ namespace tensor_ranks_test {
 constexpr double kRounding = 2e-5;  // of sums in another order
 constexpr comm::RankOptions kLong = {.time_limit = std::chrono::seconds(300)};
 
-/// Of a family: CogVideoX has no fast path.
-std::vector<inference::Path> paths_of(const std::string& architecture) {
-  if (architecture == "cogvideox") {
-    return {inference::Path::kPlain};
-  }
-  return {inference::Path::kPlain, inference::Path::kFast};
-}
+constexpr std::array kPaths = {inference::Path::kPlain, inference::Path::kFast};
 
 class FamiliesTest : public testing::TestWithParam<const char*> {};
 
@@ -38,7 +33,7 @@ TEST_P(FamiliesTest, DividedLinearsEqualOneRank) {
   comm::run_on_ranks(
       2,
       [](const comm::Group& world) {
-        for (const inference::Path path : paths_of(GetParam())) {
+        for (const inference::Path path : kPaths) {
           RunConfig config = tiny_of(GetParam());
           config.path = path;
           const Outcome want = outcome_of_one(config, world);
@@ -59,7 +54,7 @@ TEST_P(FamiliesTest, LowRankUpdatesEqualOneRank) {
   comm::run_on_ranks(
       2,
       [](const comm::Group& world) {
-        for (const inference::Path path : paths_of(GetParam())) {
+        for (const inference::Path path : kPaths) {
           RunConfig config = tiny_of(GetParam());
           config.path = path;
           config.finetune.lora.targets = {"*blocks.*"};

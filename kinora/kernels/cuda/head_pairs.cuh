@@ -195,6 +195,50 @@ __device__ __forceinline__ Pairs load_weights(const Lane<kInterleaved>& lane, co
   return pairs;
 }
 
+/// The biases of a lane's pairs; unless they are wanted: zeros.
+template <bool kWanted, bool kInterleaved>
+__device__ __forceinline__ Pairs load_biases(const Lane<kInterleaved>& lane, const float* bias,
+                                             int half) {
+  Pairs pairs = {};
+  if constexpr (kWanted) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const int pair = lane.first() + i;
+      if (i < lane.count) {
+        pairs.a[i] = bias[kInterleaved ? 2 * pair : pair];
+        pairs.b[i] = bias[kInterleaved ? 2 * pair + 1 : pair + half];
+      }
+    }
+  }
+  return pairs;
+}
+
+/// Takes the head's mean off x, with kCentres.
+/// @return  1 / sqrt(mean of x^2 + epsilon), then.
+template <bool kCentres, bool kInterleaved>
+__device__ __forceinline__ float centre(const Lane<kInterleaved>& lane, int step, float inverse_dim,
+                                        float epsilon, Pairs& x) {
+  if constexpr (kCentres) {
+    float sum = 0.0F;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      sum += x.a[j] + x.b[j];
+    }
+    const float mean = lane.sum(sum, step) * inverse_dim;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      x.a[j] -= j < lane.count ? mean : 0.0F;
+      x.b[j] -= j < lane.count ? mean : 0.0F;
+    }
+  }
+  float squares = 0.0F;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    squares += x.a[j] * x.a[j] + x.b[j] * x.b[j];
+  }
+  return rsqrtf(lane.sum(squares, step) * inverse_dim + epsilon);
+}
+
 /// Cosines (a) and sines (b) of a lane's pairs at the row's position.
 template <bool kInterleaved>
 __device__ __forceinline__ Pairs load_angles(const Lane<kInterleaved>& lane,

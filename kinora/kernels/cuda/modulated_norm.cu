@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kAnyThreads) forward_any_kernel(const Residual
   const float h8_scale = wants_h8 && call.h_fp8.scale != nullptr ? *call.h_fp8.scale : 1.0F;
   uint32_t magnitude = 0;
   for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
-    const int64_t vector = row / call.rows_per_vector;
+    const int64_t vector = call.rows_of_vectors.of(row);
     const auto residual = [&](int64_t column) {
       const int64_t i = row * width + column;
       float value = to_float(static_cast<const T*>(call.x)[i]);
@@ -132,7 +132,9 @@ cudaError_t launch_any(const ResidualNormForward& call, cudaStream_t stream) {
 template <typename T, int kWarpsPerRow, int kChunks, int kFull>
 cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   ForwardPlan plan;
-  plan.rows_per_vector = std::min(call.rows_per_vector, call.rows);
+  plan.rows_of_vectors = rows_of_vectors(call);
+  const int64_t even_rows = plan.rows_of_vectors.even;
+  const int64_t odd_rows = plan.rows_of_vectors.odd;
   const bool wants_vectors = call.has_norm && (call.h != nullptr || is_wanted(call.h_fp8));
   plan.vectors_aligned =
       (call.branch == nullptr || is_aligned_view(call.gate)) &&
@@ -143,7 +145,8 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
     if (call.rows <= kFewRows && plan.vectors_aligned && call.h_fp8.transposed == nullptr) {
       const auto blocks = static_cast<unsigned>((call.rows + kDirectRows - 1) / kDirectRows);
       forward_direct_kernel<T, kChunks, kFull><<<blocks, kDirectRows * 32, 0, stream>>>(
-          call, static_cast<uint32_t>(plan.rows_per_vector), plan.mean_factor);
+          call, static_cast<uint32_t>(even_rows), static_cast<uint32_t>(odd_rows),
+          plan.mean_factor);
       return cudaGetLastError();
     }
   }
@@ -152,7 +155,7 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   // multiprocessor.
   int64_t groups = 1;
   if (kWarpsPerRow == 1) {
-    groups = std::min<int64_t>(call.rows >= kMaxWarps * 128 ? kMaxWarps : 4, plan.rows_per_vector);
+    groups = std::min<int64_t>(call.rows >= kMaxWarps * 128 ? kMaxWarps : 4, even_rows);
   }
   int64_t rows_per_block = groups;
   while (rows_per_block < kMaxBlockRows && call.rows / (2 * rows_per_block) >= kEnoughBlocks) {
@@ -161,21 +164,26 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   const size_t plane_bytes = static_cast<size_t>(call.width) * 3 * sizeof(float);
   const size_t max_bytes = max_shared_bytes();
   if (call.h_fp8.transposed != nullptr && kWarpsPerRow == 1 &&
-      (plan.rows_per_vector == call.rows || plan.rows_per_vector % kTileRows == 0)) {
+      (even_rows == call.rows || (even_rows % kTileRows == 0 && odd_rows % kTileRows == 0))) {
     const int pitch = tile_pitch(static_cast<int>(call.width));
     if (plane_bytes + static_cast<size_t>(kTileRows * pitch) <= max_bytes) {
       plan.tile_pitch = pitch;
       rows_per_block = kTileRows;
-      groups = std::min<int64_t>(kMaxWarps, plan.rows_per_vector);
+      groups = std::min<int64_t>(kMaxWarps, even_rows);
     }
   }
   const size_t shared_bytes = plane_bytes + static_cast<size_t>(kTileRows * plan.tile_pitch);
   if (shared_bytes > max_bytes) {
     return launch_any<T>(call, stream);
   }
-  plan.rows_per_block = static_cast<int>(std::min(rows_per_block, plan.rows_per_vector));
-  plan.blocks_per_vector = (plan.rows_per_vector + plan.rows_per_block - 1) / plan.rows_per_block;
-  const int64_t vectors = (call.rows + plan.rows_per_vector - 1) / plan.rows_per_vector;
+  plan.rows_per_block = static_cast<int>(std::min(rows_per_block, even_rows));
+  const auto blocks_of = [&plan](int64_t rows) {
+    return (rows + plan.rows_per_block - 1) / plan.rows_per_block;
+  };
+  plan.even_blocks = blocks_of(even_rows);
+  plan.blocks_per_pair = plan.even_blocks + blocks_of(odd_rows);
+  const int64_t vectors = plan.rows_of_vectors.count(call.rows);
+  const int64_t blocks = vectors / 2 * plan.blocks_per_pair + vectors % 2 * plan.even_blocks;
 
   const auto kernel = forward_kernel<T, kWarpsPerRow, kChunks, kFull>;
   constexpr size_t kFreeBytes = 47 * 1024;  // what a kernel may have unasked, less its static part
@@ -186,8 +194,8 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
       return error;
     }
   }
-  kernel<<<static_cast<unsigned>(vectors * plan.blocks_per_vector),
-           static_cast<unsigned>(groups * kWarpsPerRow * 32), shared_bytes, stream>>>(call, plan);
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(groups * kWarpsPerRow * 32),
+           shared_bytes, stream>>>(call, plan);
   if (call.h_fp8.transposed != nullptr && plan.tile_pitch == 0) {
     return transpose_bytes(call.h_fp8.data, call.rows, call.width, call.h_fp8.transposed, stream);
   }

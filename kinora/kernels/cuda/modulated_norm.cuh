@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/fp8_tile.cuh"
 #include "kinora/kernels/modulated_norm.h"
@@ -20,6 +22,13 @@ inline size_t max_shared_bytes() {
     return 0;
   }
   return static_cast<size_t>(bytes);
+}
+
+/// call.rows_of_vectors, of which none has more rows than there are.
+template <typename Call>
+VectorRows rows_of_vectors(const Call& call) {
+  return {std::min(call.rows_of_vectors.even, call.rows),
+          std::min(call.rows_of_vectors.odd, call.rows)};
 }
 
 /// Whether load_vector4 may read with 16-byte loads.

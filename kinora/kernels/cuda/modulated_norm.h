@@ -17,8 +17,7 @@ namespace kinora::kernels::cuda {
                                                 cudaStream_t stream);
 
 /// Bytes of residual_norm_backward's scratch.
-[[nodiscard]] size_t residual_norm_backward_workspace_bytes(int64_t rows, int64_t width,
-                                                            int64_t rows_per_vector);
+[[nodiscard]] size_t residual_norm_backward_workspace_bytes(int64_t rows, int64_t width);
 
 /// kernels::residual_norm_backward on the device. The order of additions depends on the shapes and
 /// types, on which arrays are wanted, and on the shared memory of the kind of GPU: the same bits

@@ -167,9 +167,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   int buffer = 0;
   int64_t row = first;
   while (row < end) {
-    const int64_t vector = row / plan.rows_per_vector;
-    const int64_t vector_begin = vector * plan.rows_per_vector;
-    const int64_t vector_end = min(vector_begin + plan.rows_per_vector, call.rows);
+    const int64_t vector = plan.rows_of_vectors.of(row);
+    const int64_t vector_begin = plan.rows_of_vectors.begin(vector);
+    const int64_t vector_end = min(plan.rows_of_vectors.begin(vector + 1), call.rows);
     const int64_t segment_begin = row;
     const int64_t segment_end = min(vector_end, end);
 
@@ -388,7 +388,7 @@ __global__ void __launch_bounds__(kAnyThreads)
   const int64_t width = call.width;
   const bool dh_is_float = call.dh_type == DType::kF32;
   for (int64_t row = blockIdx.x; row < call.rows; row += gridDim.x) {
-    const int64_t vector = row / call.rows_per_vector;
+    const int64_t vector = call.rows_of_vectors.of(row);
     const float mean = call.mean[row];
     const float rstd = call.rstd[row];
     float sum_g = 0.0F;
@@ -428,9 +428,9 @@ __global__ void __launch_bounds__(kAnyColumns)
   uint32_t magnitude = 0;
   int64_t row = column < width ? first : end;
   while (row < end) {
-    const int64_t vector = row / plan.rows_per_vector;
-    const int64_t vector_begin = vector * plan.rows_per_vector;
-    const int64_t vector_end = min(vector_begin + plan.rows_per_vector, call.rows);
+    const int64_t vector = plan.rows_of_vectors.of(row);
+    const int64_t vector_begin = plan.rows_of_vectors.begin(vector);
+    const int64_t vector_end = min(plan.rows_of_vectors.begin(vector + 1), call.rows);
     const int64_t segment_begin = row;
     const int64_t segment_end = min(vector_end, end);
     const float gate = has_branch(call) ? vector_element(call.gate, vector, column) : 0.0F;
@@ -606,8 +606,7 @@ cudaError_t launch_backward(const ResidualNormBackward& call, void* workspace,
 
 }  // namespace
 
-size_t residual_norm_backward_workspace_bytes(int64_t rows, int64_t width,
-                                              int64_t /*rows_per_vector*/) {
+size_t residual_norm_backward_workspace_bytes(int64_t rows, int64_t width) {
   return partial_bytes(rows, width) + static_cast<size_t>(rows) * sizeof(float2);
 }
 

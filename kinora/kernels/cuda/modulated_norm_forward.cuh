@@ -12,8 +12,9 @@ constexpr int kTileRows = 32;
 constexpr int kDirectRows = 4;  // of a block of forward_direct_kernel
 
 struct ForwardPlan {
-  int64_t rows_per_vector;
-  int64_t blocks_per_vector;
+  VectorRows rows_of_vectors;
+  int64_t even_blocks;      // of a vector
+  int64_t blocks_per_pair;  // of an even vector and the odd one behind it
   int rows_per_block;
   bool vectors_aligned;
   int tile_pitch;     // 0: no tile
@@ -136,10 +137,15 @@ struct BlockRows {
   int64_t end;
 
   __device__ BlockRows(const ResidualNormForward& call, const ForwardPlan& plan) {
-    vector = blockIdx.x / plan.blocks_per_vector;
-    first = vector * plan.rows_per_vector +
-            (blockIdx.x - vector * plan.blocks_per_vector) * plan.rows_per_block;
-    end = min(min((vector + 1) * plan.rows_per_vector, call.rows), first + plan.rows_per_block);
+    const int64_t pair = blockIdx.x / plan.blocks_per_pair;
+    int64_t block = blockIdx.x - pair * plan.blocks_per_pair;
+    vector = 2 * pair;
+    if (block >= plan.even_blocks) {
+      block -= plan.even_blocks;
+      ++vector;
+    }
+    first = plan.rows_of_vectors.begin(vector) + block * plan.rows_per_block;
+    end = min(min(plan.rows_of_vectors.begin(vector + 1), call.rows), first + plan.rows_per_block);
   }
 };
 
@@ -432,7 +438,7 @@ __global__ void __launch_bounds__(kWarpsPerRow == 1 ? kMaxWarps * 32 : kWarpsPer
 /// registers, the loads under way before the first is waited for. The same bits as forward_kernel.
 template <typename T, int kChunks, int kFull>
 __global__ void __launch_bounds__(kDirectRows * 32, kChunks <= 5 ? 3 : 2)
-    forward_direct_kernel(const ResidualNormForward call, uint32_t rows_per_vector,
+    forward_direct_kernel(const ResidualNormForward call, uint32_t even_rows, uint32_t odd_rows,
                           float mean_factor) {
   const uint32_t row = blockIdx.x * kDirectRows + threadIdx.x / 32;
   if (row >= call.rows) {
@@ -464,7 +470,8 @@ __global__ void __launch_bounds__(kDirectRows * 32, kChunks <= 5 ? 3 : 2)
   if (has_branch) {
     load_row(call.branch, branch_packed);
   }
-  const uint32_t vector = row / rows_per_vector;
+  const uint32_t pair = row / (even_rows + odd_rows);
+  const uint32_t vector = 2 * pair + (row - pair * (even_rows + odd_rows) >= even_rows ? 1 : 0);
   const auto load_data = [&](const VectorView& view, bool is_wanted_here,
                              float(&values)[kChunks][kChunk]) {
     if (is_wanted_here && view.data != nullptr) {

@@ -36,7 +36,7 @@ struct RowRanges {
 
 struct BackwardPlan {
   RowRanges ranges;
-  int64_t rows_per_vector;
+  VectorRows rows_of_vectors;
   int64_t partial_pitch;  // floats
   bool vectors_aligned;   // gate and scale
   bool sums_aligned;      // dshift, dscale, dgate, dbranch_sum
@@ -86,12 +86,12 @@ __global__ void __launch_bounds__(1024)
   int64_t vector = blockIdx.x;
   int64_t first_range = blockIdx.x;
   if (is_by_vector) {
-    first_range = ranges.range_of(vector * plan.rows_per_vector);
+    first_range = ranges.range_of(plan.rows_of_vectors.begin(vector));
   } else {  // the vector of the range's last row, if it began there
-    vector = (ranges.begin(first_range + 1) - 1) / plan.rows_per_vector;
+    vector = plan.rows_of_vectors.of(ranges.begin(first_range + 1) - 1);
   }
-  const int64_t vector_begin = vector * plan.rows_per_vector;
-  const int64_t vector_end = min(vector_begin + plan.rows_per_vector, call.rows);
+  const int64_t vector_begin = plan.rows_of_vectors.begin(vector);
+  const int64_t vector_end = min(plan.rows_of_vectors.begin(vector + 1), call.rows);
   if (vector_begin < ranges.begin(first_range) || vector_end <= ranges.begin(first_range + 1)) {
     return;
   }
@@ -170,7 +170,8 @@ bool needs_finish(const ResidualNormBackward& call, const BackwardPlan& plan) {
     return false;
   }
   for (int64_t range = 1; range < plan.ranges.num_ranges; ++range) {
-    if (plan.ranges.begin(range) % plan.rows_per_vector != 0) {
+    const int64_t row = plan.ranges.begin(range);
+    if (plan.rows_of_vectors.begin(plan.rows_of_vectors.of(row)) != row) {
       return true;
     }
   }
@@ -180,7 +181,7 @@ bool needs_finish(const ResidualNormBackward& call, const BackwardPlan& plan) {
 cudaError_t finish(const ResidualNormBackward& call, const BackwardPlan& plan, const float* partial,
                    cudaStream_t stream) {
   if (needs_finish(call, plan)) {
-    const int64_t vectors = (call.rows + plan.rows_per_vector - 1) / plan.rows_per_vector;
+    const int64_t vectors = plan.rows_of_vectors.count(call.rows);
     const bool is_by_vector = vectors < plan.ranges.num_ranges;
     const int64_t blocks = is_by_vector ? vectors : plan.ranges.num_ranges - 1;
     const int64_t column_blocks = (call.width + kFinishColumns - 1) / kFinishColumns;
@@ -194,7 +195,7 @@ cudaError_t finish(const ResidualNormBackward& call, const BackwardPlan& plan, c
 
 BackwardPlan make_plan(const ResidualNormBackward& call) {
   BackwardPlan plan = {};
-  plan.rows_per_vector = std::min(call.rows_per_vector, call.rows);
+  plan.rows_of_vectors = rows_of_vectors(call);
   plan.partial_pitch = partial_pitch(call.width);
   plan.vectors_aligned = (!has_branch(call) || is_aligned_view(call.gate)) &&
                          (call.dh == nullptr || is_aligned_view(call.scale));

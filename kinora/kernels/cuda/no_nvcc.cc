@@ -181,8 +181,7 @@ cudaError_t residual_norm_forward(const ResidualNormForward& /*call*/, cudaStrea
   return cudaErrorNotSupported;
 }
 
-size_t residual_norm_backward_workspace_bytes(int64_t /*rows*/, int64_t /*width*/,
-                                              int64_t /*rows_per_vector*/) {
+size_t residual_norm_backward_workspace_bytes(int64_t /*rows*/, int64_t /*width*/) {
   return 0;
 }
 

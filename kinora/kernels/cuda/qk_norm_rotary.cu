@@ -41,7 +41,8 @@ __device__ __forceinline__ int64_t far_row(const QkNormRotary& rule, int64_t row
              : row / rule.rows_per_sample * sample_stride + row % rule.rows_per_sample * stride;
 }
 
-template <typename T, bool kInterleaved>
+/// kCentres: the norm is LayerNorm.
+template <typename T, bool kInterleaved, bool kCentres>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const QkNormRotaryForward call, bool aligned) {
   constexpr int kUnroll = sizeof(T) == 2 ? 4 : 2;  // groups of heads loaded at once
@@ -60,6 +61,7 @@ __global__ void __launch_bounds__(kThreads)
            part;
   const bool is_value = blockIdx.y == 2;
   const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
+  const Pairs bias = load_biases<kCentres>(lane, blockIdx.y == 0 ? rule.q_bias : rule.k_bias, half);
   const Pairs angle = load_angles(lane, rule, row, half);
   const bool turns = rule.cosine != nullptr && !is_value;
   const bool normalises = rule.normalise && !is_value;
@@ -81,16 +83,15 @@ __global__ void __launch_bounds__(kThreads)
       const int head = begin + i * lane.heads + lane.head;
       Pairs x = unpack_pairs<T, kInterleaved>(packed[i]);
       if (normalises) {
-        float squares = 0.0F;
-#pragma unroll
-        for (int j = 0; j < kPairs; ++j) {
-          squares += x.a[j] * x.a[j] + x.b[j] * x.b[j];
-        }
-        const float rstd = rsqrtf(lane.sum(squares, step) * inverse_dim + rule.epsilon);
+        const float rstd = centre<kCentres>(lane, step, inverse_dim, rule.epsilon, x);
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
           x.a[j] *= rstd * weight.a[j];
           x.b[j] *= rstd * weight.b[j];
+          if constexpr (kCentres) {
+            x.a[j] += bias.a[j];
+            x.b[j] += bias.b[j];
+          }
         }
       }
       if (turns) {
@@ -108,8 +109,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// partial: [2, blocks, head_dim], queries' and keys' sums; null: not wanted.
-template <typename T, bool kInterleaved>
+/// partial: [2, blocks, head_dim], queries' and keys' sums, with kCentres [4, ...], those of biases
+/// behind them; null: not wanted.
+template <typename T, bool kInterleaved, bool kCentres>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const QkNormRotaryBackward call, int64_t rows_per_block, bool aligned,
                     float* __restrict__ partial) {
@@ -128,6 +130,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * rows_per_block;
   const int64_t end_row = min(rule.rows, first_row + rows_per_block);
   Pairs dweight = {};
+  Pairs dbias = {};
 
   for (int64_t row = first_row + threadIdx.x / 32; row < end_row; row += kWarps) {
     const T* dout = static_cast<const T*>(call.dout) +
@@ -163,12 +166,8 @@ __global__ void __launch_bounds__(kThreads)
         }
         if (normalises) {
           Pairs x = unpack_pairs<T, kInterleaved>(packed_x[i]);
-          float squares = 0.0F;
-#pragma unroll
-          for (int j = 0; j < kPairs; ++j) {
-            squares += x.a[j] * x.a[j] + x.b[j] * x.b[j];
-          }
-          const float rstd = rsqrtf(lane.sum(squares, step) * inverse_dim + rule.epsilon);
+          const float rstd = centre<kCentres>(lane, step, inverse_dim, rule.epsilon, x);
+          float sum = 0.0F;
           float product = 0.0F;
 #pragma unroll
           for (int j = 0; j < kPairs; ++j) {
@@ -177,15 +176,21 @@ __global__ void __launch_bounds__(kThreads)
             // Where no head is, an epsilon of zero would make NaN of 0 * rstd.
             dweight.a[j] += is_there ? g.a[j] * x.a[j] : 0.0F;
             dweight.b[j] += is_there ? g.b[j] * x.b[j] : 0.0F;
+            if constexpr (kCentres) {
+              dbias.a[j] += g.a[j];
+              dbias.b[j] += g.b[j];
+            }
             g.a[j] *= weight.a[j];
             g.b[j] *= weight.b[j];
+            sum += g.a[j] + g.b[j];
             product += g.a[j] * x.a[j] + g.b[j] * x.b[j];
           }
-          const float mean = lane.sum(product, step) * inverse_dim;
+          const float mean = kCentres ? lane.sum(sum, step) * inverse_dim : 0.0F;
+          const float mean_product = lane.sum(product, step) * inverse_dim;
 #pragma unroll
           for (int j = 0; j < kPairs; ++j) {
-            g.a[j] = rstd * (g.a[j] - x.a[j] * mean);
-            g.b[j] = rstd * (g.b[j] - x.b[j] * mean);
+            g.a[j] = rstd * (g.a[j] - mean - x.a[j] * mean_product);
+            g.b[j] = rstd * (g.b[j] - mean - x.b[j] * mean_product);
           }
         }
         if (is_there) {
@@ -199,25 +204,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   __shared__ float sums[kWarps][2 * kPairs][32];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const auto put_sums = [&](const Pairs& own, unsigned quantity) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    sums[warp][j][threadIdx.x % 32] = dweight.a[j];
-    sums[warp][kPairs + j][threadIdx.x % 32] = dweight.b[j];
-  }
-  __syncthreads();
-  const int d = static_cast<int>(threadIdx.x);  // head_dim is at most kThreads
-  if (d < rule.head_dim) {
-    const int pair = kInterleaved ? d / 2 : d % half;
-    const bool is_second = kInterleaved ? d % 2 == 1 : d >= half;
-    const int value = pair % kPairs + (is_second ? kPairs : 0);
-    float sum = 0.0F;
-    for (int w = 0; w < kWarps; ++w) {
-      for (int head = 0; head < lane.heads; ++head) {
-        sum += sums[w][value][head * lane.lanes + pair / kPairs];
-      }
+    for (int j = 0; j < kPairs; ++j) {
+      sums[warp][j][threadIdx.x % 32] = own.a[j];
+      sums[warp][kPairs + j][threadIdx.x % 32] = own.b[j];
     }
-    partial[(static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * rule.head_dim + d] = sum;
+    __syncthreads();
+    const int d = static_cast<int>(threadIdx.x);  // head_dim is at most kThreads
+    if (d < rule.head_dim) {
+      const int pair = kInterleaved ? d / 2 : d % half;
+      const bool is_second = kInterleaved ? d % 2 == 1 : d >= half;
+      const int value = pair % kPairs + (is_second ? kPairs : 0);
+      float sum = 0.0F;
+      for (int w = 0; w < kWarps; ++w) {
+        for (int head = 0; head < lane.heads; ++head) {
+          sum += sums[w][value][head * lane.lanes + pair / kPairs];
+        }
+      }
+      partial[(static_cast<int64_t>(quantity) * gridDim.x + blockIdx.x) * rule.head_dim + d] = sum;
+    }
+  };
+  put_sums(dweight, blockIdx.y);
+  if constexpr (kCentres) {
+    __syncthreads();
+    put_sums(dbias, 2 + blockIdx.y);
   }
 }
 
@@ -236,14 +248,21 @@ bool is_aligned(const QkNormRotary& rule, const void* data, int64_t stride,
          reinterpret_cast<uintptr_t>(data) % (4 * size_of(rule.type)) == 0;
 }
 
-/// body(T{}, whether pairs are interleaved, as a type).
+/// body(T{}, whether pairs are interleaved, whether the norm centres), the latter as types.
 template <typename Body>
-cudaError_t with_type_and_pairs(const QkNormRotary& rule, const Body& body) {
+cudaError_t with_kind(const QkNormRotary& rule, const Body& body) {
   return with_type(rule.type, [&](auto example) {
-    if (rule.pairs == RotaryPairs::kInterleaved) {
-      body(example, std::true_type{});
+    const auto with_pairs = [&](auto centres) {
+      if (rule.pairs == RotaryPairs::kInterleaved) {
+        body(example, std::true_type{}, centres);
+      } else {
+        body(example, std::false_type{}, centres);
+      }
+    };
+    if (rule.normalise && rule.q_bias != nullptr) {
+      with_pairs(std::true_type{});
     } else {
-      body(example, std::false_type{});
+      with_pairs(std::false_type{});
     }
     return cudaGetLastError();
   });
@@ -262,8 +281,9 @@ cudaError_t qk_norm_rotary_forward(const QkNormRotaryForward& call, cudaStream_t
   const bool aligned = is_aligned(rule, call.in, call.in_stride) &&
                        is_aligned(rule, call.out, call.out_stride, call.out_sample_stride);
   const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps)), parts(rule));
-  return with_type_and_pairs(rule, [&](auto example, auto interleaved) {
-    forward_kernel<decltype(example), interleaved()><<<grid, kThreads, 0, stream>>>(call, aligned);
+  return with_kind(rule, [&](auto example, auto interleaved, auto centres) {
+    forward_kernel<decltype(example), interleaved(), centres()>
+        <<<grid, kThreads, 0, stream>>>(call, aligned);
   });
 }
 
@@ -271,13 +291,14 @@ size_t qk_norm_rotary_backward_workspace_bytes(int64_t rows, int64_t head_dim, b
   if (!dweight || rows == 0) {
     return 0;
   }
-  return static_cast<size_t>(2 * ceil_div(rows, rows_per_block(rows)) * head_dim) * sizeof(float);
+  return static_cast<size_t>(4 * ceil_div(rows, rows_per_block(rows)) * head_dim) * sizeof(float);
 }
 
 cudaError_t qk_norm_rotary_backward(const QkNormRotaryBackward& call, void* workspace,
                                     cudaStream_t stream) {
   const QkNormRotary& rule = call.rule;
-  if (!is_valid(rule) || (call.dq_weight != nullptr && call.dk_weight == nullptr)) {
+  if (!is_valid(rule) || (call.dq_weight != nullptr && call.dk_weight == nullptr) ||
+      (call.dq_bias != nullptr && (call.dq_weight == nullptr || call.dk_bias == nullptr))) {
     return cudaErrorInvalidValue;
   }
   if (rule.rows == 0 || rule.heads == 0) {
@@ -291,17 +312,22 @@ cudaError_t qk_norm_rotary_backward(const QkNormRotaryBackward& call, void* work
   const int64_t per_block = rows_per_block(rule.rows);
   const int64_t blocks = ceil_div(rule.rows, per_block);
   const dim3 grid(static_cast<unsigned>(blocks), parts(rule));
-  cudaError_t error = with_type_and_pairs(rule, [&](auto example, auto interleaved) {
-    backward_kernel<decltype(example), interleaved()>
+  cudaError_t error = with_kind(rule, [&](auto example, auto interleaved, auto centres) {
+    backward_kernel<decltype(example), interleaved(), centres()>
         <<<grid, kThreads, 0, stream>>>(call, per_block, aligned, partial);
   });
   if (error != cudaSuccess || !wants_weights) {
     return error;
   }
-  error = add_partial_sums(partial, blocks, rule.head_dim, call.dq_weight, stream);
-  return error != cudaSuccess ? error
-                              : add_partial_sums(partial + blocks * rule.head_dim, blocks,
-                                                 rule.head_dim, call.dk_weight, stream);
+  float* const targets[] = {call.dq_weight, call.dk_weight, call.dq_bias, call.dk_bias};
+  for (int64_t quantity = 0; quantity < (call.dq_bias != nullptr ? 4 : 2); ++quantity) {
+    error = add_partial_sums(partial + quantity * blocks * rule.head_dim, blocks, rule.head_dim,
+                             targets[quantity], stream);
+    if (error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
 }
 
 }  // namespace kinora::kernels::cuda

@@ -436,7 +436,7 @@ std::array<at::Tensor, 2> BlockModel::run_joint(ops::BlockStack stack,
 
 at::Tensor BlockModel::stack_vectors(const ops::BlockStack& stack, const at::Tensor& condition,
                                      const at::Tensor& vectors) const {
-  return ops::stack_vectors(*kernels_, stack, condition, vectors);
+  return ops::stack_vectors(*kernels_, stack, config().transformer.hidden, condition, vectors);
 }
 
 at::Tensor BlockModel::packed_text(const ops::CrossAttentionBody& body,

@@ -85,6 +85,9 @@ class BlockModel : public Model {
 
   /// Whether blocks run as a stack: on the fast path, unless something looks at modules' outputs.
   [[nodiscard]] bool is_fast() const { return kernels_ != nullptr && !is_tapped(); }
+  /// The same of models whose attention is off two streams: they have it only with kernels for what
+  /// happens to heads.
+  [[nodiscard]] bool is_fast_with_heads() const { return is_fast() && kernels_->has_head_rules(); }
   /// Of the pass over tokens x [B, T, S', C] (undefined: none, for stack_vectors()), of which a
   /// frame has tokens_a_frame on all ranks.
   [[nodiscard]] FastPass fast_pass(const at::Tensor& x, int64_t tokens_a_frame,

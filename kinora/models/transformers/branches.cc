@@ -20,11 +20,8 @@ ops::Branch branch(const FastPass& pass, ops::BranchKind kind, Body body,
 
 void take(std::vector<at::Tensor>& gradients, std::initializer_list<const nn::Linear*> linears) {
   for (const nn::Linear* linear : linears) {
-    const ops::LinearWeights weights = linear->weights();
-    gradients.insert(gradients.end(), {weights.weight_grad, weights.bias_grad});
-    for (const ops::LowRankWeights& update : weights.updates) {
-      gradients.insert(gradients.end(), {update.a_grad, update.b_grad});
-    }
+    const std::vector<at::Tensor> its = gradients_of(linear->weights());
+    gradients.insert(gradients.end(), its.begin(), its.end());
   }
 }
 
@@ -108,6 +105,14 @@ ops::Branch token_branch(const FastPass& pass,
                          std::vector<at::Tensor> gradients, const ops::SeamNumbers& vectors) {
   return branch(pass, ops::BranchKind::kSpace,
                 of_tokens(pass, std::move(function), std::move(gradients)), vectors);
+}
+
+std::vector<at::Tensor> gradients_of(const ops::LinearWeights& linear) {
+  std::vector<at::Tensor> gradients = {linear.weight_grad, linear.bias_grad};
+  for (const ops::LowRankWeights& update : linear.updates) {
+    gradients.insert(gradients.end(), {update.a_grad, update.b_grad});
+  }
+  return gradients;
 }
 
 std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention) {

@@ -49,7 +49,8 @@ struct FastPass {
                                        std::function<at::Tensor(const at::Tensor& tokens)> function,
                                        std::vector<at::Tensor> gradients,
                                        const ops::SeamNumbers& vectors);
-/// What the backward of such a function adds to that uses `attention`.
+/// What the backward of such a function adds to that uses a linear, or `attention`.
+[[nodiscard]] std::vector<at::Tensor> gradients_of(const ops::LinearWeights& linear);
 [[nodiscard]] std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention);
 /// Neither normed nor gated.
 [[nodiscard]] ops::Branch text_branch(const FastPass& pass, const nn::CrossAttention& attention);

@@ -4,12 +4,14 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kinora/core/error.h"
@@ -19,6 +21,7 @@
 #include "kinora/models/transformers/caption_inputs.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
+#include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, N = T S, L text tokens, C hidden,
 // D = C / H.
@@ -35,10 +38,6 @@ constexpr double kCogRotaryBase = 10000.0;
 constexpr int64_t kTimeChannels = 512;  // as published
 constexpr int64_t kCogAxes = 3;         // frames, rows, columns
 constexpr int64_t kPositionUnit = 16;   // dims that the axes of positions can share
-
-nn::Linear projection(int64_t hidden, int64_t parts) {
-  return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
-}
 
 at::Tensor modulated(const at::Tensor& norm, const at::Tensor& shift, const at::Tensor& scale) {
   return at::addcmul(shift, norm, scale + 1.0);
@@ -124,6 +123,11 @@ int64_t cog_patch_dims(const TransformerConfig& config) {
   return config.patch_frames > 1 ? 1 : 2;
 }
 
+/// Vectors of both streams that are given beside those that blocks make of c: none.
+at::Tensor no_vectors(const at::Tensor& c) {
+  return at::empty({2 * c.size(0), 0}, c.options());
+}
+
 void keep_wide(nn::LayerNorm& norm) {
   norm.weight.fp32_island = true;
   norm.bias.fp32_island = true;
@@ -150,6 +154,26 @@ at::Tensor StreamsNorm::forward(const Tensors& streams, const Tensors& m) const 
   return at::cat({of_clip(streams[0], m),
                   modulated(norm.forward(streams[1]), m[kStreamVectors], m[kStreamVectors + 1])},
                  2);
+}
+
+at::Tensor StreamsNorm::seam_vectors(const at::Tensor& condition) const {
+  const at::Tensor weight = ops::with_gradient(norm.weight.value, norm.weight.grad).to(at::kFloat);
+  const at::Tensor bias = ops::with_gradient(norm.bias.value, norm.bias.grad).to(at::kFloat);
+  const Tensors m = vectors(condition);  // [B, 1, 1, C]
+  Tensors streams;
+  for (const size_t first : {size_t{0}, static_cast<size_t>(kStreamVectors)}) {
+    const at::Tensor scale = m[first + 1] + 1.0;
+    // Of x_hat * weight + bias.
+    streams.push_back(
+        at::cat({at::addcmul(m[first], bias, scale), weight * scale - 1.0, m[first + 2]}, 2));
+  }
+  return at::cat(streams, 1);
+}
+
+std::vector<at::Tensor> StreamsNorm::gradients() const {
+  std::vector<at::Tensor> all = gradients_of(adaLN_modulation.weights());
+  all.insert(all.end(), {norm.weight.grad, norm.bias.grad});
+  return all;
 }
 
 SharedAttention::SharedAttention(const TransformerConfig& config)
@@ -179,6 +203,28 @@ at::Tensor SharedAttention::forward(const at::Tensor& x, const JointTokens& toke
   const Tensors attended =
       attend_jointly(packed.split_with_sizes({tokens.own_image, tokens.own_text}, 1), tokens);
   return tapped(proj.forward(at::cat(attended, 2)));
+}
+
+ops::SelfAttentionBody SharedAttention::body(const FastJoint& joint) const {
+  ops::HeadRule rule = joint.rotation;
+  rule.q_weight = q_norm.weight.value.detach();
+  rule.k_weight = k_norm.weight.value.detach();
+  rule.q_bias = q_norm.bias.value.detach();
+  rule.k_bias = k_norm.bias.value.detach();
+  rule.q_weight_grad = q_norm.weight.grad;
+  rule.k_weight_grad = k_norm.weight.grad;
+  rule.q_bias_grad = q_norm.bias.grad;
+  rule.k_bias_grad = k_norm.bias.grad;
+  rule.epsilon = kHeadNormEpsilon;
+  const ops::LinearWeights first = qkv.weights();
+  const int64_t heads = first.weight.size(0) / (3 * head_size_);
+  return {.qkv = first,
+          .proj = proj.weights(),
+          .heads = heads,
+          .length = joint.tokens.own_image + joint.tokens.own_text,
+          .rule = rule,
+          .keys = joint.keys,
+          .attend = attention_among_ranks(joint.tokens, heads, rule)};
 }
 
 CogVideoXBlock::CogVideoXBlock(const TransformerConfig& config)
@@ -212,6 +258,33 @@ Tensors CogVideoXBlock::forward(const Tensors& streams, const JointInputs& input
 
 at::Tensor CogVideoXBlock::first_norm(const at::Tensor& clip, const at::Tensor& condition) const {
   return norm1.of_clip(clip, norm1.vectors(condition));
+}
+
+ops::Block CogVideoXBlock::fast(const FastJoint& joint) const {
+  ops::VectorFunction vectors;
+  vectors.function = [this](const at::Tensor& condition) {
+    return at::cat({norm1.seam_vectors(condition), norm2.seam_vectors(condition)}, 2)
+        .view({2 * condition.size(0), -1});
+  };
+  for (const StreamsNorm* norm : {&norm1, &norm2}) {
+    const Tensors own = norm->gradients();
+    std::ranges::copy_if(own, std::back_inserter(vectors.gradients), &at::Tensor::defined);
+  }
+  ops::Branch attention{.body = attn.body(joint),
+                        .seam = {.shift = 0, .scale = 1, .gate = 2},
+                        .kept = joint.kept(ops::BranchKind::kSpace)};
+  ops::Branch hidden{.body = mlp.body(),
+                     .seam = {.shift = 3, .scale = 4, .gate = 5},
+                     .kept = joint.kept(ops::BranchKind::kMlp)};
+  return {.branches = {std::move(attention), std::move(hidden)},
+          .num_vectors = 2 * kStreamVectors,
+          .vectors = std::move(vectors)};
+}
+
+std::vector<nn::Linear*> CogVideoXBlock::linears() {
+  std::vector<nn::Linear*> all = attn.linears();
+  all.insert(all.end(), {&mlp.fc1, &mlp.fc2});
+  return all;
 }
 
 CogVideoXFinalLayer::CogVideoXFinalLayer(const ModelConfig& config)
@@ -263,7 +336,7 @@ CogVideoX::CogVideoX(const ModelConfig& config)
   add_child("blocks", blocks);
   add_child("final_layer", final_layer);
   final_layer.set_layer(own.depth + 1);
-  set_buckets(block_buckets(*this, numbered("blocks", own.depth)), {});
+  set_buckets(block_buckets(*this, numbered("blocks", own.depth)), linears_of(blocks, own.depth));
 }
 
 void CogVideoX::resolve(ModelConfig& config, const ModelConfig& published) {
@@ -352,9 +425,9 @@ at::Tensor CogVideoX::positions(const Grid& grid, const at::Device& device) cons
   return pos_embed.narrow(1, text, pos_embed.size(1) - text).unsqueeze(1);
 }
 
-Tensors CogVideoX::through_all(const Tensors& streams, const at::Tensor& c,
-                               const JointTokens& tokens, const diffusion::Pass& pass) const {
-  const int64_t count = config().transformer.depth;
+at::Tensor CogVideoX::plain_blocks(const Streams& streams, const at::Tensor& c,
+                                   const JointTokens& tokens, const diffusion::Pass& pass) const {
+  const int64_t count = num_blocks();
   const auto all = [&](Streams in, int64_t first, int64_t end) {
     for (int64_t use = first; use < end; ++use) {
       const auto body = [&block = blocks[use], tokens,
@@ -366,12 +439,72 @@ Tensors CogVideoX::through_all(const Tensors& streams, const at::Tensor& c,
     }
     return in;
   };
-  const at::Tensor out = through_blocks(streams, count, pass, all, [&] {
-    at::Tensor h;
-    with_bucket(block_bucket(0), [&] { h = blocks[0].first_norm(streams[0], c); });
-    return h;
-  });
-  return out.defined() ? Tensors{out} : Tensors{};
+  return through_blocks(streams, count, pass, all, [&] { return first_norm(streams[0], c); });
+}
+
+ops::BlockStack CogVideoX::fast_stack(const FastJoint& joint, const diffusion::Pass& pass) const {
+  std::vector<ops::Block> own;
+  for (const int64_t use : blocks_of(pass)) {
+    own.push_back(blocks[use].fast(joint));
+  }
+  ops::BlockStack stacked = stack(std::move(own), pass);
+  stacked.norm_epsilon = kCogNormEpsilon;
+  stacked.has_final_norm = false;
+  return stacked;
+}
+
+at::Tensor CogVideoX::fast_blocks(const Streams& streams, const at::Tensor& c,
+                                  const JointTokens& tokens, const diffusion::Pass& pass) const {
+  const ops::BlockStack stacked = fast_stack({tokens, pass.cache}, pass);
+  ops::StackInputs inputs{
+      .x = {}, .vectors = pass.prepared.of_times, .first_rows = tokens.own_image};
+  if (!inputs.vectors.defined()) {
+    inputs.condition = c;
+    inputs.vectors = no_vectors(c);
+  }
+  if (runs_in_pieces(pass) && inputs.condition.defined()) {
+    inputs.vectors = stack_vectors(stacked, c, inputs.vectors);
+    inputs.condition = at::Tensor();
+  }
+  const auto all = [&](const Streams& in, int64_t first, int64_t end) {
+    inputs.x = at::cat(in, 2);
+    const at::Tensor out = runs_in_pieces(pass) ? run_piece(stacked, inputs, first, end)[0]
+                                                : run_joint(stacked, inputs)[0];
+    Streams parts = out.split_with_sizes({tokens.own_image, tokens.own_text}, 2);
+    for (at::Tensor& part : parts) {
+      part = part.contiguous();
+    }
+    return end == num_blocks() ? Streams{parts[0]} : parts;
+  };
+  const at::ScalarType type = compute_type();
+  return through_blocks({streams[0].to(type), streams[1].to(type)}, num_blocks(), pass, all,
+                        [&] { return first_norm(streams[0], c); });
+}
+
+diffusion::Prepared CogVideoX::prepare(const at::Tensor& times,
+                                       const diffusion::Conditions& conditions) {
+  (void)BlockModel::prepare(times, conditions);
+  const at::Tensor captions = captions_of(config(), conditions);
+  if (!is_fast_with_heads() || pipeline() != nullptr || !captions.defined()) {
+    return {};  // forward says what is missing
+  }
+  JointTokens tokens;
+  tokens.sequence = &sequence();
+  const ops::BlockStack stacked = fast_stack({tokens, nullptr}, {});
+  const int64_t batch = captions.size(0);
+  const int64_t columns = num_blocks() * 2 * kStreamVectors * config().transformer.hidden;
+  if (2 * times.size(0) * batch * columns * static_cast<int64_t>(sizeof(float)) >
+      diffusion::Prepared::kMaxBytes) {
+    return {};
+  }
+  const at::Tensor c = condition(times.repeat_interleave(batch));
+  return {.of_times = stack_vectors(stacked, c, no_vectors(c)).view({times.size(0), -1, columns})};
+}
+
+at::Tensor CogVideoX::first_norm(const at::Tensor& clip, const at::Tensor& c) const {
+  at::Tensor h;
+  with_bucket(block_bucket(0), [&] { h = blocks[0].first_norm(clip, c); });
+  return h;
 }
 
 at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
@@ -411,12 +544,18 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
         sequence().enter(angles.flatten(0, 1).unsqueeze(0).unsqueeze(0)).flatten(0, 2);
   }
   const at::Tensor c = condition(t);
-  const Tensors out = through_all({image, text}, c, tokens, pass);
-  if (out.empty()) {
+  at::Tensor out;
+  if (is_fast_with_heads()) {
+    tokens.kernels = &fast_pass({}, 0).kernels;
+    out = fast_blocks({image, text}, c, tokens, pass);
+  } else {
+    out = plain_blocks({image, text}, c, tokens, pass);
+  }
+  if (!out.defined()) {
     return {};
   }
   const at::Tensor patches = sequence()
-                                 .leave(final_layer.forward(out[0], c), tokens.image)
+                                 .leave(final_layer.forward(out.to(at::kFloat), c), tokens.image)
                                  .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
   const at::Tensor whole = from_patches(config(), channels_fastest(config(), patches),
                                         clip.narrow(1, 0, config().in_channels));

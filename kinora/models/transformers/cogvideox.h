@@ -29,6 +29,13 @@ class StreamsNorm : public nn::Module {
   [[nodiscard]] at::Tensor forward(const std::vector<at::Tensor>& streams,
                                    const std::vector<at::Tensor>& m) const;
 
+  // For the fast path.
+  /// Shift, scale and gate, with the norm's weights in them: [B, 2, 3, C], of the clip and the
+  /// text.
+  [[nodiscard]] at::Tensor seam_vectors(const at::Tensor& condition) const;
+  /// What their backward adds to.
+  [[nodiscard]] std::vector<at::Tensor> gradients() const;
+
  private:
   nn::LayerNorm norm;
   Modulation adaLN_modulation;
@@ -41,6 +48,10 @@ class SharedAttention : public nn::Module {
   explicit SharedAttention(const TransformerConfig& config);
   /// x: [B, 1, N' + L', C], the clip first.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const JointTokens& tokens) const;
+
+  // For the fast path.
+  [[nodiscard]] ops::SelfAttentionBody body(const FastJoint& joint) const;
+  [[nodiscard]] std::vector<nn::Linear*> linears() { return {&qkv, &proj}; }
 
  private:
   int64_t head_size_;  // D
@@ -59,6 +70,11 @@ class CogVideoXBlock : public nn::Module {
                                                 const JointInputs& inputs, bool ends) const;
   /// The norm that attention reads of the clip.
   [[nodiscard]] at::Tensor first_norm(const at::Tensor& clip, const at::Tensor& condition) const;
+
+  // For the fast path: one stream, each sample's text behind its clip, with vectors of its own.
+  [[nodiscard]] ops::Block fast(const FastJoint& joint) const;
+  /// Those that can compute in fp8, in order.
+  [[nodiscard]] std::vector<nn::Linear*> linears();
 
  private:
   StreamsNorm norm1;
@@ -96,6 +112,8 @@ class CogVideoX : public BlockModel {
 
   void to_device(const at::Device& device) override;
   [[nodiscard]] at::Tensor null_caption() const override;
+  [[nodiscard]] diffusion::Prepared prepare(const at::Tensor& times,
+                                            const diffusion::Conditions& conditions) override;
 
  private:
   /// Needs text, and beside where the model has it. x_t: [B, C, T, H, W], or an image.
@@ -106,9 +124,18 @@ class CogVideoX : public BlockModel {
   [[nodiscard]] at::Tensor condition(const at::Tensor& t) const;
   /// What is added to the patches of a clip: [1, 1, N, C]; undefined: nothing.
   [[nodiscard]] at::Tensor positions(const Grid& grid, const at::Device& device) const;
-  [[nodiscard]] std::vector<at::Tensor> through_all(const std::vector<at::Tensor>& streams,
-                                                    const at::Tensor& c, const JointTokens& tokens,
-                                                    const diffusion::Pass& pass) const;
+  /// The norm that the first block reads of the clip.
+  [[nodiscard]] at::Tensor first_norm(const at::Tensor& clip, const at::Tensor& c) const;
+  // All blocks: the clip behind them; nothing behind a stage's.
+  [[nodiscard]] at::Tensor plain_blocks(const Streams& streams, const at::Tensor& c,
+                                        const JointTokens& tokens,
+                                        const diffusion::Pass& pass) const;
+  /// The blocks of a pass on the fast path.
+  [[nodiscard]] ops::BlockStack fast_stack(const FastJoint& joint,
+                                           const diffusion::Pass& pass) const;
+  [[nodiscard]] at::Tensor fast_blocks(const Streams& streams, const at::Tensor& c,
+                                       const JointTokens& tokens,
+                                       const diffusion::Pass& pass) const;
 
   PatchEmbed x_embedder;
   TimestepEmbedder t_embedder;

@@ -11,15 +11,12 @@
 #include <vector>
 
 #include "kinora/comm/differentiable.h"
+#include "kinora/models/transformers/video_layers.h"
 #include "kinora/nn/rotary.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::models {
 namespace {
-
-nn::Linear projection(int64_t hidden, int64_t parts) {
-  return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
-}
 
 /// Which ranks may divide.
 nn::Stretch heads_of(const TransformerConfig& config) {
@@ -138,14 +135,19 @@ at::Tensor JoinedSelfAttention::forward(const at::Tensor& x, const at::Tensor& r
 ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const at::Tensor& rotary,
                                       const ops::HeadRule& rotation,
                                       const ops::SeamNumbers& vectors) const {
-  const bool has_kernel =
-      !rotation.is_empty() && pass.kernels.has_head_rules() && !pass.sequence.divides_tokens();
+  const bool has_kernel = pass.kernels.has_head_rules() && !pass.sequence.divides_tokens();
   ops::SelfAttentionBody body{
       .qkv = qkv.weights(),
       .proj = proj.weights(),
       .heads = qkv.weight.shape.front() / (3 * head_size_),
       .length = pass.frames * pass.tokens,
       .rule = norms_.rule(qkv.group(), has_kernel ? rotation : ops::HeadRule())};
+  if (has_kernel && rotation.cosines.size(1) != head_size_ / 2) {  // of all heads: those of here
+    const int64_t own = body.heads * head_size_ / 2;
+    for (at::Tensor* table : {&body.rule.cosines, &body.rule.sines}) {
+      *table = table->narrow(1, qkv.group().rank() * own, own);
+    }
+  }
   if (!has_kernel) {
     body.attend = [this, &sequence = pass.sequence, rotary, batch = pass.batch,
                    frames = pass.frames, tokens = pass.tokens,

@@ -53,7 +53,7 @@ class JoinedSelfAttention : public nn::Module {
                                    const nn::Sequence& sequence, int64_t tokens_a_frame) const;
 
   /// For the fast path: by kernels where all tokens are here. rotation: rotary for these, which all
-  /// blocks share (nn::head_rule); empty: they cannot, since each head turns in its own way.
+  /// blocks share (nn::head_rule).
   [[nodiscard]] ops::Branch fast(const FastPass& pass, const at::Tensor& rotary,
                                  const ops::HeadRule& rotation,
                                  const ops::SeamNumbers& vectors) const;

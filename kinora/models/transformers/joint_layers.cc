@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/stack.h>
 
@@ -82,6 +83,37 @@ std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed, const Joi
     part = part.unsqueeze(1);
   }
   return out;
+}
+
+std::function<at::Tensor(const at::Tensor& packed)> attention_among_ranks(
+    const JointTokens& tokens, int64_t heads, const ops::HeadRule& rule) {
+  if (!tokens.sequence->divides_tokens()) {
+    return {};
+  }
+  return [tokens, heads, rule](const at::Tensor& packed) {
+    const Tensors parts = ops::ruled_heads(*tokens.kernels, packed, heads, rule)
+                              .view({-1, tokens.own_image + tokens.own_text, packed.size(1)})
+                              .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
+    const int64_t width = packed.size(1);
+    const Tensors out =
+        attend_rows({parts[0].reshape({-1, width}), parts[1].reshape({-1, width})}, heads, tokens);
+    const int64_t hidden = width / 3;
+    return at::cat({out[0].view({-1, tokens.own_image, hidden}),
+                    out[1].view({-1, tokens.own_text, hidden})},
+                   1)
+        .view({-1, hidden});
+  };
+}
+
+FastJoint::FastJoint(const JointTokens& tokens, diffusion::StepCache* cache)
+    : tokens(tokens), cache(cache), keys{.blocks = tokens.blocks} {
+  if (tokens.image_angles.defined()) {
+    rotation =
+        nn::head_rule({}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
+  }
+  if (tokens.text_lengths.defined() && !tokens.sequence->divides_tokens()) {
+    keys.lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
+  }
 }
 
 HeadNorms::HeadNorms(const TransformerConfig& config) {
@@ -361,22 +393,7 @@ ops::Block ParallelBlock::fast(const FastJoint& joint) const {
                                        .rule = norms_.rule(joint),
                                        .keys = joint.keys},
                          .mlp = {.fc1 = first[1], .fc2 = second[1]}};
-  if (tokens.sequence->divides_tokens()) {
-    body.attention.attend = [tokens, heads = num_heads,
-                             rule = body.attention.rule](const at::Tensor& packed) {
-      const Tensors parts = ops::ruled_heads(*tokens.kernels, packed, heads, rule)
-                                .view({-1, tokens.own_image + tokens.own_text, packed.size(1)})
-                                .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
-      const int64_t width = packed.size(1);
-      const Tensors out = attend_rows(
-          {parts[0].reshape({-1, width}), parts[1].reshape({-1, width})}, heads, tokens);
-      const int64_t hidden = width / 3;
-      return at::cat({out[0].view({-1, tokens.own_image, hidden}),
-                      out[1].view({-1, tokens.own_text, hidden})},
-                     1)
-          .view({-1, hidden});
-    };
-  }
+  body.attention.attend = attention_among_ranks(tokens, num_heads, body.attention.rule);
   return {.branches = {{.body = std::move(body),
                         .seam = {.shift = 0, .scale = 1, .gate = 2},
                         .kept = joint.kept(ops::BranchKind::kSpace)}},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -46,6 +47,9 @@ struct JointInputs {
 
 /// What all blocks share on the fast path.
 struct FastJoint {
+  FastJoint() = default;
+  FastJoint(const JointTokens& tokens, diffusion::StepCache* cache);
+
   JointTokens tokens;
   diffusion::StepCache* cache = nullptr;  ///< of the pass; null: none
   ops::HeadRule rotation{};               ///< cosines and sines [N' + L', D / 2]; undefined: none
@@ -62,6 +66,11 @@ struct FastJoint {
 [[nodiscard]] std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed,
                                                      const JointTokens& tokens,
                                                      bool is_turned = true);
+
+/// ops::SelfAttentionBody::attend of rows that hold, of each sample, the image's tokens and then
+/// the text's; empty where all tokens are here. rule: of the rows.
+[[nodiscard]] std::function<at::Tensor(const at::Tensor& packed)> attention_among_ranks(
+    const JointTokens& tokens, int64_t heads, const ops::HeadRule& rule);
 
 // Members that hold parameters are named as the keys of Stable Diffusion 3.
 // NOLINTBEGIN(readability-identifier-naming)

@@ -17,6 +17,7 @@
 #include "kinora/models/families.h"
 #include "kinora/models/transformers/seams.h"
 #include "kinora/models/transformers/transformer_family.h"
+#include "kinora/nn/self_attention.h"
 #include "kinora/ops/parameter.h"
 
 // Shapes: B batch, T frames of patches, S patches of a frame, L text tokens, C hidden, H heads.
@@ -72,12 +73,12 @@ at::Tensor LtxBlock::table() const {
   return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
 }
 
-ops::Block LtxBlock::fast(const FastPass& pass, const at::Tensor& rotary) const {
-  return {
-      .branches = {attn.fast(pass, rotary, /*rotation=*/{}, {.shift = 0, .scale = 1, .gate = 2}),
-                   {.body = cross_attn.body(), .kept = pass.kept(ops::BranchKind::kText)},
-                   mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
-      .num_vectors = kLtxVectors};
+ops::Block LtxBlock::fast(const FastPass& pass, const at::Tensor& rotary,
+                          const ops::HeadRule& rotation) const {
+  return {.branches = {attn.fast(pass, rotary, rotation, {.shift = 0, .scale = 1, .gate = 2}),
+                       {.body = cross_attn.body(), .kept = pass.kept(ops::BranchKind::kText)},
+                       mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
+          .num_vectors = kLtxVectors};
 }
 
 LtxVideo::LtxVideo(const ModelConfig& config) : CaptionModel(config), blocks(config.transformer) {
@@ -175,9 +176,10 @@ at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
       x_embedder.forward(sequence().enter(to_patches(config(), x_t)));  // [B, T, S', C]
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
+    const ops::HeadRule rotation = nn::head_rule({}, {}, rotary);
     std::vector<ops::Block> stacked;
     for (const int64_t use : blocks_of(pass)) {
-      stacked.push_back(blocks[use].fast(fast, rotary));
+      stacked.push_back(blocks[use].fast(fast, rotary, rotation));
     }
     return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }

@@ -23,7 +23,8 @@ class LtxBlock : public nn::Module {
   [[nodiscard]] at::Tensor table() const;
 
   // For the fast path.
-  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary) const;
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary,
+                                const ops::HeadRule& rotation) const;
   [[nodiscard]] const JoinedTextAttention& cross_attention() const { return cross_attn; }
   /// Those that can compute in fp8, in order.
   [[nodiscard]] std::vector<nn::Linear*> linears() { return joined_linears(attn, cross_attn, mlp); }

@@ -474,14 +474,7 @@ int64_t MMDiT::vector_columns(const ops::BlockStack& stack) const {
 
 at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
                               const JointTokens& tokens, const diffusion::Pass& pass) const {
-  FastJoint joint{.tokens = tokens, .cache = pass.cache, .keys = {.blocks = tokens.blocks}};
-  if (tokens.image_angles.defined()) {
-    joint.rotation =
-        nn::head_rule({}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
-  }
-  if (tokens.text_lengths.defined() && !sequence().divides_tokens()) {
-    joint.keys.lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
-  }
+  const FastJoint joint(tokens, pass.cache);
   Stacks all = stacks(joint, pass);
   if (runs_in_pieces(pass)) {
     return final_layer.project(fast_pieces(
@@ -573,7 +566,7 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) {
   (void)BlockModel::prepare(times, conditions);
   const at::Tensor captions = captions_of(config(), conditions);
-  if (!takes_fast_path() || pipeline() != nullptr || !captions.defined() ||
+  if (!is_fast_with_heads() || pipeline() != nullptr || !captions.defined() ||
       (y_embedder && !conditions.pooled.defined())) {
     return {};  // forward says what is missing
   }
@@ -586,7 +579,7 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
           at::cat(std::vector(static_cast<size_t>(times.size(0)), conditions.*tensor));
     }
   }
-  const Stacks all = stacks({.tokens = {.sequence = &sequence()}}, {});
+  const Stacks all = stacks(FastJoint({.sequence = &sequence()}, nullptr), {});
   const int64_t columns = vector_columns(*all.joint) +
                           (all.parallel ? vector_columns(*all.parallel) : 0) +
                           2 * config().transformer.hidden;
@@ -653,7 +646,7 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
     }
   }
   at::Tensor patches;
-  if (takes_fast_path()) {
+  if (is_fast_with_heads()) {
     tokens.kernels = &fast_pass({}, 0).kernels;
     patches = fast_blocks(streams, pass.prepared.any() ? at::Tensor() : condition(t, conditions),
                           tokens, pass);
@@ -674,10 +667,6 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
     patches = channels_fastest(config(), patches);  // sides
   }
   return tapped(from_patches(config(), patches, x_t));
-}
-
-bool MMDiT::takes_fast_path() const {
-  return is_fast() && fast_pass({}, 0).kernels.has_head_rules();
 }
 
 }  // namespace kinora::models

@@ -73,7 +73,6 @@ class MMDiT : public BlockModel {
   [[nodiscard]] bool ends_stack(int64_t use) const override {
     return BlockModel::ends_stack(use) || use + 1 == config().transformer.depth;
   }
-  [[nodiscard]] bool takes_fast_path() const;
   /// The streams of image and text as the pass's first block reads them.
   [[nodiscard]] Streams as_read(Streams streams, const diffusion::Pass& pass) const;
   /// The stacks of the joint and of the parallel blocks of a pass.

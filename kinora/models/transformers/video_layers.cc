@@ -80,6 +80,10 @@ at::Tensor channels_fastest(const ModelConfig& config, const at::Tensor& patches
 
 // ---- positions ----
 
+nn::Linear projection(int64_t hidden, int64_t parts) {
+  return {hidden, parts * hidden, nn::Init::xavier_uniform(hidden, parts * hidden)};
+}
+
 at::Tensor sin_cos_positions(const at::Tensor& positions, int64_t dims) {
   const at::Tensor exponents =
       at::arange(dims / 2, positions.options()) / (-static_cast<double>(dims) / 2);

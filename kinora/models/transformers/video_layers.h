@@ -39,6 +39,9 @@ namespace kinora::models {
 
 // ---- positions ----
 
+/// A linear from C to parts C, by Xavier's initialisation.
+[[nodiscard]] nn::Linear projection(int64_t hidden, int64_t parts);
+
 /// [sin | cos] of positions (fp64 [n]) at the frequencies 10000^(-i / (dims / 2)): fp32 [n, dims].
 [[nodiscard]] at::Tensor sin_cos_positions(const at::Tensor& positions, int64_t dims);
 

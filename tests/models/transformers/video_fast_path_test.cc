@@ -106,8 +106,9 @@ TEST_P(VideoFastPathTest, LevelsKeepLess) {
   const bool has_pairs = config.architecture == "stdit3" || config.architecture == "latte_t2v";
   const int64_t num_blocks = has_pairs ? 4 : 2;
   const ModelShape shape = shape_of(config);
-  const auto tokens =
-      static_cast<double>(GetParam().batch * shape.frames * shape.tokens_a_frame() * num_blocks);
+  const int64_t text = config.architecture == "cogvideox" ? config.text_tokens : 0;  // of a stream
+  const auto tokens = static_cast<double>(
+      GetParam().batch * (shape.frames * shape.tokens_a_frame() + text) * num_blocks);
   // What the first block of STDiT reads through time: tokens with their positions.
   const double with_positions =
       config.architecture == "stdit" ? tokens / static_cast<double>(num_blocks) : 0.0;
