@@ -399,6 +399,7 @@ std::deque<Family> make_families() {
        .spans = {nn::Span::kClip},
        .has_text_stream = true,
        .fills_patches = true,
+       .modulates_itself = true,
        .own_keys = {"position_scale", "time_position_scale", "rotary_3d", "given_embedders",
                     "learned_positions", "base_grid", "time_channels", "ofs"},
        .sizes = {cog_size("2B", 30, {.heads = 30}),

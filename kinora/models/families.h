@@ -142,6 +142,9 @@ struct Family {
   /// Its attention is nn::Sequence::stream_attention, as that of blocks with a text stream, without
   /// one.
   bool attends_as_stream = false;
+  /// Its blocks make their own vectors of the time (ops::VectorFunction), from weights that are
+  /// where it computes: the host does not multiply with these.
+  bool modulates_itself = false;
   bool qk_norm = false;  ///< as published
   /// The keys that it reads of those that not all transformers read: "window".
   std::vector<std::string> own_keys = {};

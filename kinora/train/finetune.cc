@@ -278,6 +278,7 @@ bool has_host_products(const RunConfig& config, int64_t data_ranks) {
   const std::optional<kernels::WeightFormat> format =
       inference::format_of(config.finetune.frozen_weights);
   return !config.deterministic && config.micro_batch(data_ranks) <= kMostVectors &&
+         !models::family_of(config.model).modulates_itself &&
          (!format || kernels::has_product(*format));
 }
 

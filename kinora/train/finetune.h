@@ -27,8 +27,8 @@ void prepare_finetuning(const RunConfig& config, nn::Module& model);
 [[nodiscard]] bool trains_modulation(models::Model& model);
 
 /// Whether a GPU's host multiplies with what makes these vectors, as much of it as lies in its
-/// memory and nobody trains: few vectors, weights that such products read, and no
-/// train.deterministic, since the host adds in another order than the GPU.
+/// memory and nobody trains: few vectors, weights that such products read, no blocks that modulate
+/// themselves, and no train.deterministic, since the host adds in another order than the GPU.
 [[nodiscard]] bool has_host_products(const RunConfig& config, int64_t data_ranks);
 
 /// "3.1M of 675M parameters are trained; LoRA of rank 8 on 56 linears": "" where all are.

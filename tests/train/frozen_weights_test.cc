@@ -9,6 +9,7 @@
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
 #include "tests/train/frozen_weights.h"
+#include "tests/train/tiny_families.h"
 
 namespace kinora::train {
 namespace frozen_weights_test {
@@ -36,11 +37,12 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const std::string family : {"dit", "vdit", "latte", "stdit", "stdit2", "unet"}) {
+  for (const std::string family :
+       {"dit", "vdit", "latte", "stdit", "stdit2", "cogvideox", "unet"}) {
     for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
       for (const std::string recompute : {"none", "block:2", "block"}) {
         RunConfig config =
-            family == "dit" ? tiny() : (family == "unet" ? tiny_unet() : tiny_video(family));
+            family == "dit" ? tiny() : (family == "unet" ? tiny_unet() : tiny_of(family));
         config.path = path;
         config.train.recompute = recompute;
         config.train.micro_batch = 4;
@@ -49,6 +51,8 @@ std::vector<Case> cases() {
         config.finetune.lora.rank = 2;
         if (family == "unet") {
           config.finetune.lora.conv_rank = 2;
+        } else if (family == "cogvideox") {  // forward alone reads what modulates its blocks
+          config.finetune.lora.targets = {"blocks.*.attn.*", "blocks.*.mlp.*"};
         } else if (family != "dit" && family != "vdit") {
           config.finetune.lora.targets = {"*blocks.*"};
         }
