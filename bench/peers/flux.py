@@ -177,11 +177,12 @@ def main():
             torch.cuda.set_device(arguments.device)
         dist.init_process_group("nccl" if arguments.device.startswith("cuda") else "gloo")
     measure.prepare_device(arguments)
-    if arguments.batch > 1:
+    is_contiguous = arguments.batch > 1
+    if is_contiguous:
         measure.make_attention_contiguous()
     description = {"peer": "flux", "work": arguments.work, "joint": arguments.joint, "parallel": arguments.parallel,
                    "tokens": arguments.tokens**2 + arguments.text, "batch": arguments.batch,
-                   "device": measure.device_name(arguments.device)}
+                   "contiguous_attention": is_contiguous, "device": measure.device_name(arguments.device)}
     measure.run_all(({**description, "mode": mode}, lambda mode=mode: measured(arguments, mode))
                     for mode in arguments.mode)
     if arguments.fsdp2:

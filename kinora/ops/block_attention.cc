@@ -132,8 +132,9 @@ void run_backward(const kernels::QkNormRotary& pass, const HeadRule& rule, const
 }
 
 /// Of rows of one stream [B n, 3 C], n of a sample.
-kernels::QkNormRotary placing(const RulePasses& passes, int64_t rows_per_sample) {
-  KINORA_CHECK(!passes.has_second && passes.q_weight.numel() <= passes.first.head_dim, kInternal,
+kernels::QkNormRotary placing(const HeadRule& rule, const RulePasses& passes,
+                              int64_t rows_per_sample) {
+  KINORA_CHECK(!passes.has_second && !is_wide_norm(rule, passes.first.head_dim), kInternal,
                "[kernels] heads of a stream are normed each, before their rotation");
   kernels::QkNormRotary pass = passes.first;
   pass.copies_values = true;
@@ -279,13 +280,13 @@ void BlockKernels::norm_rows_backward(const HeadRule& rule, const at::Tensor& in
 void BlockKernels::place_heads(const HeadRule& rule, const at::Tensor& in, int64_t heads,
                                const at::Tensor& out) {
   const RulePasses passes(rule, in, heads, out.size(2) / (3 * heads));
-  run(placing(passes, out.size(1)), in, out);
+  run(placing(rule, passes, out.size(1)), in, out);
 }
 
 void BlockKernels::place_heads_backward(const HeadRule& rule, const at::Tensor& in, int64_t heads,
                                         const at::Tensor& dout, const at::Tensor& din) {
   const RulePasses passes(rule, in, heads, dout.size(2) / (3 * heads));
-  run_backward(placing(passes, dout.size(1)), rule, dout, in, din);
+  run_backward(placing(rule, passes, dout.size(1)), rule, dout, in, din);
 }
 
 }  // namespace kinora::ops

@@ -206,38 +206,48 @@ TEST(ModulatedNormRowTest, PlainLayerNormOfAKnownRow) {
   EXPECT_EQ(h, (std::vector<float>{-1.5F, -0.5F, -0.5F, -0.5F, 0.0F, 0.0F, 1.0F, 2.0F}));
 }
 
+/// The residual alone, of two columns: x + gate * branch, and the gradients of branch and gate.
+struct ResidualAlone {
+  std::vector<float> x_out, dx, dbranch, dgate;
+
+  ResidualAlone(const VectorRows& rows, const std::vector<float>& x,
+                const std::vector<float>& branch, const std::vector<float>& gate,
+                const std::vector<float>& dx_out)
+      : x_out(x.size()), dx(x.size()), dbranch(x.size()), dgate(gate.size()) {
+    ResidualNormForward forward;
+    forward.rows = std::ssize(x) / 2;
+    forward.width = 2;
+    forward.rows_of_vectors = rows;
+    forward.type = forward.h_type = DType::kF32;
+    forward.x = x.data();
+    forward.branch = branch.data();
+    forward.gate = {gate.data(), 2, nullptr};
+    forward.x_out = x_out.data();
+    residual_norm_forward(forward);
+    ResidualNormBackward backward;
+    backward.rows = forward.rows;
+    backward.width = 2;
+    backward.rows_of_vectors = rows;
+    backward.type = backward.dh_type = DType::kF32;
+    backward.dx_out = dx_out.data();
+    backward.branch = branch.data();
+    backward.gate = forward.gate;
+    backward.dx = dx.data();
+    backward.dbranch = dbranch.data();
+    backward.dgate = dgate.data();
+    backward.dvector_stride = 2;
+    residual_norm_backward(backward);
+  }
+};
+
 TEST(ModulatedNormRowTest, TwoPartsOfASampleHaveVectorsInTurn) {
   // Two samples of two rows and one, and a third that has one row alone.
   const VectorRows rows{.even = 2, .odd = 1};
   EXPECT_EQ(rows.count(7), 5);
-  const std::vector<float> x(14, 1.0F), branch(14, 1.0F);
-  const std::vector<float> gate = {1, 1, 2, 2, 3, 3, 4, 4, 5, 5};
-  std::vector<float> x_out(14);
-  ResidualNormForward call;
-  call.rows = 7;
-  call.width = 2;
-  call.rows_of_vectors = rows;
-  call.type = DType::kF32;
-  call.x = x.data();
-  call.branch = branch.data();
-  call.gate = {gate.data(), 2, nullptr};
-  call.x_out = x_out.data();
-  residual_norm_forward(call);
-  EXPECT_EQ(x_out, (std::vector<float>{2, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5, 5, 6, 6}));
-
-  std::vector<float> dgate(10);
-  ResidualNormBackward backward;
-  backward.rows = 7;
-  backward.width = 2;
-  backward.rows_of_vectors = rows;
-  backward.type = DType::kF32;
-  backward.dx_out = x.data();
-  backward.branch = branch.data();
-  backward.gate = call.gate;
-  backward.dgate = dgate.data();
-  backward.dvector_stride = 2;
-  residual_norm_backward(backward);
-  EXPECT_EQ(dgate, (std::vector<float>{2, 2, 1, 1, 2, 2, 1, 1, 1, 1}));
+  const std::vector<float> ones(14, 1.0F);
+  const ResidualAlone got(rows, ones, ones, {1, 1, 2, 2, 3, 3, 4, 4, 5, 5}, ones);
+  EXPECT_EQ(got.x_out, (std::vector<float>{2, 2, 2, 2, 3, 3, 4, 4, 4, 4, 5, 5, 6, 6}));
+  EXPECT_EQ(got.dgate, (std::vector<float>{2, 2, 1, 1, 2, 2, 1, 1, 1, 1}));
 }
 
 TEST(ModulatedNormRowTest, TablesAreAddedAndStrideZeroIsOneVectorForAll) {
@@ -306,36 +316,12 @@ TEST(ModulatedNormRowTest, WithoutANormHIsTheRoundedResidual) {
 }
 
 TEST(ModulatedNormRowTest, TheResidualAloneAndItsBackward) {
-  const std::vector<float> x = {1.0F, 2.0F}, branch = {3.0F, 4.0F}, gate = {0.5F, -1.0F};
-  std::vector<float> x_out(2);
-  ResidualNormForward forward;
-  forward.rows = 1;
-  forward.width = 2;
-  forward.type = forward.h_type = DType::kF32;
-  forward.x = x.data();
-  forward.branch = branch.data();
-  forward.gate = {gate.data(), 2, nullptr};
-  forward.x_out = x_out.data();
-  residual_norm_forward(forward);
-  EXPECT_EQ(x_out, (std::vector<float>{2.5F, -2.0F}));
-
   const std::vector<float> dx_out = {10.0F, 20.0F};
-  std::vector<float> dx(2), dbranch(2), dgate(2);
-  ResidualNormBackward backward;
-  backward.rows = 1;
-  backward.width = 2;
-  backward.type = backward.dh_type = DType::kF32;
-  backward.dx_out = dx_out.data();
-  backward.branch = branch.data();
-  backward.gate = forward.gate;
-  backward.dx = dx.data();
-  backward.dbranch = dbranch.data();
-  backward.dgate = dgate.data();
-  backward.dvector_stride = 2;
-  residual_norm_backward(backward);
-  EXPECT_EQ(dx, dx_out);
-  EXPECT_EQ(dbranch, (std::vector<float>{5.0F, -20.0F}));
-  EXPECT_EQ(dgate, (std::vector<float>{30.0F, 80.0F}));
+  const ResidualAlone got({}, {1.0F, 2.0F}, {3.0F, 4.0F}, {0.5F, -1.0F}, dx_out);
+  EXPECT_EQ(got.x_out, (std::vector<float>{2.5F, -2.0F}));
+  EXPECT_EQ(got.dx, dx_out);
+  EXPECT_EQ(got.dbranch, (std::vector<float>{5.0F, -20.0F}));
+  EXPECT_EQ(got.dgate, (std::vector<float>{30.0F, 80.0F}));
 }
 
 TEST(ModulatedNormRowTest, QuantisedCopiesAreOfH) {

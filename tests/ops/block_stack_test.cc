@@ -2,7 +2,9 @@
 // same with the kernels.
 #include "kinora/ops/block_stack.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,11 +13,14 @@
 #include <vector>
 
 #include "kinora/ops/activations_aside.h"
+#include "tests/error_of.h"
 #include "tests/ops/random_stack.h"
 #include "tests/tolerances.h"
 
 namespace kinora::ops {
 namespace block_stack_test {
+
+using testing::HasSubstr;
 
 class BlockStackTest : public testing::TestWithParam<StackSizes> {};
 
@@ -58,6 +63,24 @@ TEST(OffloadedBlocksTest, LeaveTheFirstOthersToBeComputedAgain) {
 
 TEST(Fp8ActivationsTest, GradientsAreNearAndForwardIsTheSame) {
   expect_fp8_activations(at::kCPU);
+}
+
+TEST(PartsOfASampleTest, MustBeTwo) {
+  constexpr int64_t kWidth = 8;
+  BlockKernels kernels({}, at::kCPU, at::kFloat, /*deterministic=*/true);
+  const auto run = [&](int64_t vectors, int64_t first_rows) {
+    BlockStack stack{
+        .blocks = {{.branches = {{.body = FunctionBody{[](const at::Tensor& rows) { return rows; },
+                                                       {}}}}}},
+        .has_final_norm = false};
+    (void)run_blocks(kernels, std::move(stack),
+                     {.x = normal({2, 4, kWidth}, 1),
+                      .vectors = at::empty({vectors, 0}, at::kFloat),
+                      .first_rows = first_rows});
+  };
+  run(4, 3);
+  EXPECT_THAT(error_of(ErrorKind::kShape, [&] { run(4, 4); }), HasSubstr("4 rows of 4"));
+  EXPECT_THAT(error_of(ErrorKind::kShape, [&] { run(5, 3); }), HasSubstr("vectors [5, 0]"));
 }
 
 // Also without biases, and where others lie between them.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/optim/held_weights.h"
+#include "kinora/train/finetune.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
 #include "tests/train/frozen_weights.h"
@@ -113,6 +114,13 @@ TEST(FrozenWeightsTest, HalfPrecisionAndUpdatesOfOtherKindsToo) {
       }
     }
   }
+}
+
+// Their weights must be where they compute.
+TEST(FrozenWeightsTest, TheHostDoesNotMultiplyForBlocksThatModulateThemselves) {
+  EXPECT_TRUE(has_host_products(tiny_of("dit"), 1));
+  EXPECT_TRUE(has_host_products(tiny_of("flux"), 1));
+  EXPECT_FALSE(has_host_products(tiny_of("cogvideox"), 1));
 }
 
 TEST(FrozenWeightsTest, RanksLearnAsOne) {

@@ -180,35 +180,17 @@ __device__ __forceinline__ void store_pairs(const Lane<kInterleaved>& lane, T* h
   }
 }
 
-/// The weights of a lane's pairs; null: ones.
+/// What weights or biases [head_dim] have for a lane's pairs; null: `otherwise`.
 template <bool kInterleaved>
-__device__ __forceinline__ Pairs load_weights(const Lane<kInterleaved>& lane, const float* weight,
-                                              int half) {
+__device__ __forceinline__ Pairs load_dims(const Lane<kInterleaved>& lane, const float* dims,
+                                           int half, float otherwise) {
   Pairs pairs;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const int pair = lane.first() + i;
-    const bool wanted = weight != nullptr && i < lane.count;
-    pairs.a[i] = wanted ? weight[kInterleaved ? 2 * pair : pair] : 1.0F;
-    pairs.b[i] = wanted ? weight[kInterleaved ? 2 * pair + 1 : pair + half] : 1.0F;
-  }
-  return pairs;
-}
-
-/// The biases of a lane's pairs; unless they are wanted: zeros.
-template <bool kWanted, bool kInterleaved>
-__device__ __forceinline__ Pairs load_biases(const Lane<kInterleaved>& lane, const float* bias,
-                                             int half) {
-  Pairs pairs = {};
-  if constexpr (kWanted) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int pair = lane.first() + i;
-      if (i < lane.count) {
-        pairs.a[i] = bias[kInterleaved ? 2 * pair : pair];
-        pairs.b[i] = bias[kInterleaved ? 2 * pair + 1 : pair + half];
-      }
-    }
+    const bool wanted = dims != nullptr && i < lane.count;
+    pairs.a[i] = wanted ? dims[kInterleaved ? 2 * pair : pair] : otherwise;
+    pairs.b[i] = wanted ? dims[kInterleaved ? 2 * pair + 1 : pair + half] : otherwise;
   }
   return pairs;
 }

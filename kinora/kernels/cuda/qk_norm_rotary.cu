@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads)
   T* out = static_cast<T*>(call.out) + far_row(rule, row, call.out_stride, call.out_sample_stride) +
            part;
   const bool is_value = blockIdx.y == 2;
-  const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
-  const Pairs bias = load_biases<kCentres>(lane, blockIdx.y == 0 ? rule.q_bias : rule.k_bias, half);
+  const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half, 1.0F);
+  const Pairs bias = load_dims(lane, blockIdx.y == 0 ? rule.q_bias : rule.k_bias, half, 0.0F);
   const Pairs angle = load_angles(lane, rule, row, half);
   const bool turns = rule.cosine != nullptr && !is_value;
   const bool normalises = rule.normalise && !is_value;
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
   const Lane<kInterleaved> lane(rule.head_dim, aligned);
   const int step = lane.first_step();
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
-  const Pairs weight = load_weights(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half);
+  const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half, 1.0F);
   const bool is_value = blockIdx.y == 2;
   const bool turns = rule.cosine != nullptr && !is_value;
   const bool normalises = rule.normalise && !is_value;

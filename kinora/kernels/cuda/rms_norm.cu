@@ -29,7 +29,7 @@ int64_t ceil_div(int64_t a, int64_t b) {
 /// Rows of a block, backward: a multiple of those that it has at a time.
 int64_t rows_per_block(int64_t rows, int64_t width) {
   const int64_t at_once = width <= kMaxWarpWidth ? kWarps : 1;
-  // Those of a block at a time are done one after the other, and leave a sum each.
+  // Each block leaves a row of sums: fewer of wide ones.
   const int64_t blocks = width <= kMaxWarpWidth ? kTargetBlocks : kTargetBlocks / 2;
   return ceil_div(ceil_div(rows, blocks), at_once) * at_once;
 }
@@ -306,8 +306,7 @@ __device__ __forceinline__ float weight_at(const float* weight, int64_t column) 
   return weight == nullptr ? 1.0F : weight[column];
 }
 
-/// Column c of a row that begins at element `first`, turned by its angle, or (kBack) back.
-/// at(c): the row before that.
+/// Column c of a row, turned by its angle, or (kBack) back. at(c): the row before that.
 template <bool kBack, typename At>
 __device__ __forceinline__ float turned_element(const RowRotation& rotation, int64_t row, int64_t c,
                                                 const At& at) {

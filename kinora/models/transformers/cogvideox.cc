@@ -470,11 +470,11 @@ at::Tensor CogVideoX::fast_blocks(const Streams& streams, const at::Tensor& c,
     inputs.x = at::cat(in, 2);
     const at::Tensor out = runs_in_pieces(pass) ? run_piece(stacked, inputs, first, end)[0]
                                                 : run_joint(stacked, inputs)[0];
-    Streams parts = out.split_with_sizes({tokens.own_image, tokens.own_text}, 2);
-    for (at::Tensor& part : parts) {
-      part = part.contiguous();
-    }
-    return end == num_blocks() ? Streams{parts[0]} : parts;
+    const at::Tensor clip = out.narrow(2, 0, tokens.own_image);
+    return end == num_blocks()
+               ? Streams{clip}
+               : Streams{clip.contiguous(),
+                         out.narrow(2, tokens.own_image, tokens.own_text).contiguous()};
   };
   const at::ScalarType type = compute_type();
   return through_blocks({streams[0].to(type), streams[1].to(type)}, num_blocks(), pass, all,
