@@ -17,6 +17,7 @@
 
 #include "apps/kinora/commands.h"
 #include "apps/kinora/ranks.h"
+#include "apps/kinora/sample_first_frames.h"
 #include "apps/kinora/sample_like.h"
 #include "apps/kinora/sample_preview.h"
 #include "apps/kinora/sample_start.h"
@@ -145,8 +146,8 @@ inference::Request request_of(const SampleArguments& arguments,
 }
 
 /// What is there and what was judged, in words or as JSON.
-void report(const std::string& written, const SampleArguments& arguments, int64_t count,
-            bool judges, const std::optional<pipelines::CachePrice>& price) {
+std::string report_of(const std::string& written, const SampleArguments& arguments, int64_t count,
+                      bool judges, const std::optional<pipelines::CachePrice>& price) {
   nlohmann::json json = {{"samples", count}, {"out", arguments.out}};
   if (price) {
     json["cache"] = {{"times_as_fast", price->seconds_without / price->seconds},
@@ -174,7 +175,7 @@ void report(const std::string& written, const SampleArguments& arguments, int64_
                                    static_cast<double>(std::max<int64_t>(num_judged, 1))},
                      {"each", each}};
   }
-  std::cout << (arguments.json ? json.dump() + "\n" : text.str());
+  return arguments.json ? json.dump() + "\n" : text.str();
 }
 
 /// What the step cache costs in the first batch, in pictures where the model's are or are decoded.
@@ -355,9 +356,17 @@ int64_t place_weights(const inference::ModelRecipe& recipe, int64_t samples, int
   return memory.weights;
 }
 
-/// like: what the file of --like says; nothing in it without one.
-void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
-                    const comm::Group& world) {
+/// What sample_on_rank() has drawn.
+struct Drawn {
+  bool all = false;                     ///< else it was stopped
+  std::vector<std::string> files = {};  ///< of each sample
+  inference::DrawingKey key = {};
+  std::string report = {};  ///< what is there and what was judged; on rank 0
+};
+
+/// like: what the file of --like says; nothing in it without one. first: with --image-model.
+Drawn sample_on_rank(const SampleArguments& given, const LikeArguments& like,
+                     const comm::Group& world, const FirstFrames& first = {}) {
   device::configure_computation(given.threads, given.deterministic);
   inference::LoadOptions options = load_options(given);
   const bool speaks = world.rank() == 0;
@@ -368,6 +377,9 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   }
   inference::ModelRecipe own = inference::read_recipe(model_of(given), options);
   SampleArguments arguments = for_model(given, own.model);
+  if (!first.files.empty()) {
+    arguments.options.given = first.files;
+  }
   if (models::shape_of(own.model).is_distilled && arguments.request.guidance) {
     options.overrides.push_back("model.guidance=" + std::to_string(*arguments.request.guidance));
     arguments.request.guidance.reset();
@@ -390,7 +402,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
     KINORA_CHECK(world.size() == 1, kConfig, "[sample] --latents are decoded on one rank, got ",
                  world.size());
     log_info("[sample] ", decode_files(arguments, own, inference::choose_device(arguments.device)));
-    return;
+    return {.all = true};
   }
   const StartPictures pictures = read_start(arguments, sized);
   inference::Request request = request_of(arguments, own);
@@ -418,7 +430,7 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   }
   if (has_words) {
     options.has_encoder = request.text_embeddings.empty();
-    encode(arguments, *pipeline, own, speaks, request);
+    encode(arguments, *pipeline, sized, speaks, request);
   }
   KINORA_CHECK(has_words || (arguments.negative.empty() && arguments.cleans_captions &&
                              arguments.embeddings.empty() &&
@@ -466,7 +478,10 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
       !arguments.only ||
           (kind != inference::SampleKind::kLatents && !arguments.judge && !arguments.save_latents),
       kConfig, "[sample] --only is for pictures and clips, not with --judge or --save-latents");
-  const inference::DrawingKey key = key_of(arguments, trained, drawing, request);
+  inference::DrawingKey key = key_of(arguments, trained, drawing, request);
+  if (!first.files.empty()) {
+    key["given frames"] = first.origin;
+  }
   if (speaks && !like.weights.empty() && like.weights != key.at("weights")) {
     log_warn("[sample] the weights are not those that ", arguments.like,
              " was drawn with, so the picture differs");
@@ -583,40 +598,82 @@ void sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   previews.reset();
   progress.finish();
   world.barrier();
+  Drawn drawn{.key = key};
+  const std::vector<bool> now = shared(written(), world, trained.device);
+  const auto done = std::count(now.begin(), now.end(), true);
+  drawn.all = done == count;
+  for (int64_t i = 0; i < count; ++i) {
+    drawn.files.push_back(files.outputs(arguments.only.value_or(i)).front().string());
+  }
   if (!speaks) {
-    return;
+    return drawn;
   }
   if (const std::string use = trained.model->step_cache_use().describe(); !use.empty()) {
     log_info("[sample] ", recipe.sample.sampling.cache.key(), " ", use);
   }
-  const std::vector<bool> now = written();
-  if (const auto done = std::count(now.begin(), now.end(), true); done < count) {
+  if (!drawn.all) {
     log_info("[sample] stopped", stop.requested() ? " by " : "", stop.name(), ": ", done, " of ",
              count, " samples are in ", arguments.out,
              "; the same command goes on with the others");
-    return;
+    return drawn;
   }
   const std::string where = files.finish();
-  report(latents ? where + ", " + latents->finish() : where, arguments, arguments.only ? 1 : count,
-         judge.has_value(), price);
+  drawn.report = report_of(latents ? where + ", " + latents->finish() : where, arguments,
+                           arguments.only ? 1 : count, judge.has_value(), price);
+  return drawn;
+}
+
+/// The first frames of --image-model. Nothing where drawing them was stopped.
+std::optional<FirstFrames> draw_first_frames(const SampleArguments& arguments,
+                                             const inference::ModelRecipe& clips,
+                                             const comm::Group& world) {
+  const SampleArguments pictures = first_frame_arguments(arguments, clips);
+  if (world.rank() == 0) {
+    log_info("[sample] first frames are drawn by ", arguments.image_model, " into ", pictures.out);
+    io::check_can_write(pictures.out);
+  }
+  world.barrier();
+  const Drawn drawn = sample_on_rank(pictures, {}, world);
+  device::release_unused(inference::choose_device(arguments.device));
+  return drawn.all
+             ? std::optional(FirstFrames{.files = drawn.files, .origin = origin_of(drawn.key)})
+             : std::nullopt;
 }
 
 }  // namespace
 
 namespace {
 
+/// Of the size that is drawn.
+inference::ModelRecipe sized_recipe(const SampleArguments& arguments) {
+  inference::LoadOptions options = load_options(arguments);
+  options.says = false;
+  inference::ModelRecipe recipe = inference::read_recipe(model_of(arguments), options);
+  inference::set_size(arguments.options.size, arguments.options.fps, recipe);
+  return recipe;
+}
+
 int run_sample(const SampleArguments& arguments, const LikeArguments& like) {
   io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     check_room(arguments.ranks, arguments.device);
-    // What is wrong with the model is said once, and before there are ranks.
-    (void)inference::read_recipe(model_of(arguments), load_options(arguments));
+    // What is wrong with the models is said once, and before there are ranks.
+    const inference::ModelRecipe recipe = sized_recipe(arguments);
+    if (!arguments.image_model.empty()) {
+      (void)first_frame_arguments(arguments, recipe);
+    }
     return launch(arguments.ranks, arguments.device, AtStop::kSave);
   }
   on_rank(*world, arguments.device,
           [&](const comm::Group& group, at::Device /*device*/) {
-            sample_on_rank(arguments, like, group);
+            const std::optional<FirstFrames> first =
+                arguments.image_model.empty()
+                    ? FirstFrames()
+                    : draw_first_frames(arguments, sized_recipe(arguments), group);
+            if (first) {
+              std::cout << sample_on_rank(arguments, like, group, *first).report;
+            }
           },
           {.operation_timeout = kPatience});
   return 0;

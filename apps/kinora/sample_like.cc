@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 62> kKept = {"--run",
+constexpr std::array<std::string_view, 63> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -52,6 +52,7 @@ constexpr std::array<std::string_view, 62> kKept = {"--run",
                                                     "--given-frames",
                                                     "--frame-layout",
                                                     "--given-edit",
+                                                    "--image-model",
                                                     "--last",
                                                     "--video",
                                                     "--video-frames",
@@ -90,6 +91,7 @@ constexpr std::array<std::string_view, 62> kKept = {"--run",
 constexpr std::array<std::string_view, 3> kFlags = {"--no-cleaning", "--deterministic",
                                                     "--keep-image-size"};
 constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
+constexpr std::array<std::string_view, 3> kNeeded = {"--run", "--checkpoint", "--image-model"};
 /// What is drawn: one of these on the command line counts instead of all that a file says of it.
 constexpr std::array<std::string_view, 7> kAsked = {"--classes",  "--captions", "--text-embeddings",
                                                     "--count",    "--only",     "--captions-file",
@@ -134,14 +136,15 @@ inference::SampleMetadata read(const std::string& path) {
   return inference::read_metadata(io::read_file_texts(path), path);
 }
 
-/// kIo where the model that a file names is not there.
-void check_model(const OptionValues& options, const std::string& path) {
-  for (const std::string_view name : kModel) {
+/// kIo where a model that a file names is not there.
+void check_models(const OptionValues& options, const std::string& path) {
+  for (const std::string_view name : kNeeded) {
     const auto found = options.find(std::string(name));
     if (found != options.end() && !found->second.empty()) {
       KINORA_CHECK(std::filesystem::exists(found->second.back()), kIo, "[sample] ", path,
                    " was drawn by ", quote(found->second.back()),
-                   ", which is not here. Hint: --model PATH");
+                   ", which is not here. Hint: ", name == "--image-model" ? name : "--model",
+                   " PATH");
     }
   }
 }
@@ -156,7 +159,10 @@ LikeArguments arguments_like(const SampleArguments& arguments) {
   if (other_model) {
     remove(kModel, options);
   }
-  check_model(options, arguments.like);
+  if (arguments.given.contains("--image-model")) {
+    options.erase("--image-model");
+  }
+  check_models(options, arguments.like);
   if (has_any(arguments.given, kAsked)) {
     remove(kAsked, options);
   }

@@ -1,5 +1,7 @@
 #include "apps/kinora/sample_start.h"
 
+#include <ATen/ops/cat.h>
+
 #include <filesystem>
 #include <memory>
 #include <utility>
@@ -66,7 +68,7 @@ StartPictures read_frames(const SampleArguments& arguments, const inference::Mod
 SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& model) {
   if (!model.is_video() && !arguments.options.given.empty()) {
     KINORA_CHECK(arguments.init.empty(), kConfig, "[sample] give only one of --image and --init");
-    arguments.init = {std::exchange(arguments.options.given, {})};
+    arguments.init = std::exchange(arguments.options.given, {});
   }
   KINORA_CHECK(
       model.is_video() || (arguments.options.last.empty() && arguments.options.video.empty()),
@@ -128,7 +130,11 @@ pipelines::ImagePrompts encode_prompts(const SampleArguments& arguments,
                                        const inference::ModelRecipe& recipe, at::Device device) {
   if (!pictures.ends.empty() && models::shape_of(recipe.model).reads_image_prompt) {
     const inference::FrameStates states(recipe.image.encoder, recipe.model, device);
-    return {.given = states.of_clip(pictures.ends).cpu()};
+    std::vector<at::Tensor> clips;
+    for (const inference::EndFrames& ends : pictures.ends) {
+      clips.push_back(states.of_clip(ends).cpu());
+    }
+    return {.given = at::cat(clips)};
   }
   if (pictures.image_prompts.empty()) {
     return {};

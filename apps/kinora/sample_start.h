@@ -9,6 +9,7 @@
 #include "apps/kinora/options/sample.h"
 #include "kinora/inference/draw_start.h"
 #include "kinora/inference/recipe.h"
+#include "kinora/inference/shown_frames.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 
 /// What `kinora sample` begins with: --init, --latents, --noise.
@@ -27,7 +28,7 @@ struct StartPictures {
   at::Tensor references;
   at::Tensor controls;
   std::vector<io::Image> image_prompts;
-  std::vector<io::Image> ends;
+  std::vector<inference::EndFrames> ends;
 };
 
 /// Reads them before anything is computed. kConfig for what does not fit the model, of `recipe`,

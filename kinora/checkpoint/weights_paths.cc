@@ -99,6 +99,15 @@ fs::path open_sora_file(const fs::path& folder) {
   return found;
 }
 
+fs::path open_sora2_file(const fs::path& folder) {
+  for (const std::string_view name : kOpenSora2Files) {
+    if (fs::is_regular_file(folder / name)) {
+      return folder / name;
+    }
+  }
+  return {};
+}
+
 WeightsPaths find_weights(const fs::path& path) {
   if (!fs::is_directory(path)) {
     return is_index(path) ? read_index(path) : WeightsPaths{.files = {path}};
@@ -111,6 +120,7 @@ WeightsPaths find_weights(const fs::path& path) {
   for (const fs::path& place : {path / "transformer", path}) {
     found = found.empty() ? open_sora_file(place) : found;
   }
+  found = found.empty() ? open_sora2_file(path) : found;
   KINORA_CHECK(!found.empty(), kIo, "[weights] ", folder,
                " is neither a checkpoint nor a run with one, nor does it hold ", kStems[0],
                ".safetensors, ", kStems[1], ".safetensors or such a file's ", kIndexEnd,

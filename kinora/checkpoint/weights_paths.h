@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// Which files a path to weights means.
@@ -26,6 +28,13 @@ struct WeightsPaths {
 /// Open-Sora 1.0's file in `folder`, OpenSora-v1-*.pth as its hub names them, or as .pt or
 /// .safetensors; empty if there is none. kConfig where there are several.
 [[nodiscard]] std::filesystem::path open_sora_file(const std::filesystem::path& folder);
+
+/// What Open-Sora 2's hub calls its transformer, and that of high compression.
+inline constexpr std::array<std::string_view, 2> kOpenSora2Files = {
+    "Open_Sora_v2.safetensors", "Open_Sora_v2_Video_DC_AE.safetensors"};
+
+/// The first of them in `folder`; empty if there is none.
+[[nodiscard]] std::filesystem::path open_sora2_file(const std::filesystem::path& folder);
 
 /// Of a file, an index (X.index.json), or a folder with one of those under a name that diffusers,
 /// transformers or Open-Sora give it. kIo for what is no such thing, for an index that is not one,

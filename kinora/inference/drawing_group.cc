@@ -113,19 +113,22 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
                    .fps = clip_fps(recipe.data),
                    .encoder = options.encoder,
                    .device = device};
-  const auto add = [&](const std::string& path) {
-    if (!path.empty() && !shows) {  // else they lie beside x_t, see set_start()
-      clips.given = joined(clips.given, read_given(path, how, recipe.model), recipe.model.frames);
+  const auto add = [&](const std::vector<std::string>& paths) {
+    if (!paths.empty() && !shows) {  // else they lie beside x_t, see set_start()
+      clips.given = joined(clips.given, read_given(paths, how, recipe.model), recipe.model.frames);
     }
+  };
+  const auto add_one = [&](const std::string& path) {
+    add(path.empty() ? std::vector<std::string>() : std::vector<std::string>{path});
   };
   add(options.given);
   how.layout = data::FrameLayout::kImage;
   how.video_frames = options.video_frames;
   how.places = "head";
-  add(options.video);
+  add_one(options.video);
   how.places = "tail";
   how.takes_last = true;
-  add(options.last);
+  add_one(options.last);
   return clips;
 }
 

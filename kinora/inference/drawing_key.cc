@@ -75,7 +75,11 @@ DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, cons
   if (request.encoded) {
     key["text encoder"] = request.encoded->origin;
   }
-  key["given frames"] = named(options.given) + " " + options.given_frames + " " +
+  std::string given;
+  for (const std::string& path : options.given) {
+    given += (given.empty() ? "" : " ") + named(path);
+  }
+  key["given frames"] = given + " " + options.given_frames + " " +
                         std::to_string(static_cast<int>(options.frame_layout)) + " " +
                         std::to_string(options.given_edit);
   if (!options.last.empty() || !options.video.empty()) {

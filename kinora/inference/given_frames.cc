@@ -163,6 +163,29 @@ at::Tensor given_latents(const fs::path& path, const GivenOptions& options,
                                             : encode_frames(path, options, model);
 }
 
+/// Those of one path.
+pipelines::GivenFrames read_one(const fs::path& path, const GivenOptions& options,
+                                const models::ModelConfig& model) {
+  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
+  const int64_t wanted =
+      options.video_frames > 0 ? options.video_frames : frames_wanted(options.places, model.frames);
+  const at::Tensor frames = model.in_channels == models::kPixelChannels
+                                ? read_pixels(path, {.layout = options.layout,
+                                                     .fps = options.fps,
+                                                     .count = wanted,
+                                                     .takes_last = options.takes_last,
+                                                     .takes_fewer = options.video_frames == 0,
+                                                     .height = model.height,
+                                                     .width = model.width})
+                                : given_latents(path, options, model);
+  KINORA_CHECK(
+      !are_numbers(options.places) || frames.size(1) >= frames_wanted(options.places, model.frames),
+      kConfig, "[sample] ", path, " has too few frames for the places ", options.places, ", got ",
+      frames.size(1));
+  return {.frames = frames.unsqueeze(0),
+          .places = pipelines::frame_places(options.places, frames.size(1), model.frames)};
+}
+
 }  // namespace
 
 io::Image read_picture(const fs::path& path) {
@@ -185,27 +208,22 @@ at::Tensor read_pixels(const fs::path& path, const FrameReading& reading) {
   return data::to_float(at::stack(frames, 1), at::kCPU);
 }
 
-pipelines::GivenFrames read_given(const fs::path& path, const GivenOptions& options,
-                                  const models::ModelConfig& model) {
+pipelines::GivenFrames read_given(const std::vector<std::string>& paths,
+                                  const GivenOptions& options, const models::ModelConfig& model) {
   check_takes_given(model);
-  KINORA_CHECK(fs::exists(path), kIo, "[sample] ", path, " does not exist");
-  const int64_t wanted =
-      options.video_frames > 0 ? options.video_frames : frames_wanted(options.places, model.frames);
-  const at::Tensor frames = model.in_channels == models::kPixelChannels
-                                ? read_pixels(path, {.layout = options.layout,
-                                                     .fps = options.fps,
-                                                     .count = wanted,
-                                                     .takes_last = options.takes_last,
-                                                     .takes_fewer = options.video_frames == 0,
-                                                     .height = model.height,
-                                                     .width = model.width})
-                                : given_latents(path, options, model);
-  KINORA_CHECK(
-      !are_numbers(options.places) || frames.size(1) >= frames_wanted(options.places, model.frames),
-      kConfig, "[sample] ", path, " has too few frames for the places ", options.places, ", got ",
-      frames.size(1));
-  return {.frames = frames,
-          .places = pipelines::frame_places(options.places, frames.size(1), model.frames)};
+  pipelines::GivenFrames all;
+  std::vector<at::Tensor> rows;
+  for (const std::string& path : paths) {
+    const pipelines::GivenFrames own = read_one(path, options, model);
+    KINORA_CHECK(rows.empty() || own.places == all.places, kConfig,
+                 "[sample] files that clips take in turn must give as many frames, got ",
+                 all.places.size(), " of ", paths.front(), " and ", own.places.size(), " of ",
+                 path);
+    rows.push_back(own.frames);
+    all.places = own.places;
+  }
+  all.frames = rows.empty() ? at::Tensor() : at::cat(rows);
+  return all;
 }
 
 pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
@@ -214,7 +232,10 @@ pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
     return first.frames.defined() ? first : second;
   }
   pipelines::GivenFrames both = first;
-  both.frames = at::cat({first.frames, second.frames}, 1);
+  const int64_t rows = std::max(first.frames.size(0), second.frames.size(0));
+  both.frames = at::cat(
+      {first.frames.expand({rows, -1, -1, -1, -1}), second.frames.expand({rows, -1, -1, -1, -1})},
+      2);
   both.places.insert(both.places.end(), second.places.begin(), second.places.end());
   const std::set<int64_t> different(both.places.begin(), both.places.end());
   KINORA_CHECK(different.size() == both.places.size(), kConfig,

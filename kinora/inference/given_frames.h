@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "kinora/data/data_config.h"
 #include "kinora/io/image.h"
@@ -25,19 +27,20 @@ struct GivenOptions {
   at::Device device = at::kCPU;
 };
 
-/// The reference of clips of `model`. `path`: an image, a strip of square frames, a folder of
-/// frames in the order of their names, a video file (its first frames: as many as options.places
-/// numbers, else at most half of a clip), or for latents a safetensors file with latents
-/// [C, K, H, W] or [1, C, K, H, W]. Images are cropped to the model's size. Of models of latents
-/// the encoder's mean of them is given, of all together: places count latent frames. kConfig where
-/// the model takes no given frames, or latents and there is no encoder; kShape for a number of
-/// frames that the encoder does not take; kIo.
-[[nodiscard]] pipelines::GivenFrames read_given(const std::filesystem::path& path,
+/// The references of clips of `model`, a row of each path. A path is an image, a strip of square
+/// frames, a folder of frames in the order of their names, a video file (its first frames: as many
+/// as options.places numbers, else at most half of a clip), or for latents a safetensors file with
+/// latents [C, K, H, W] or [1, C, K, H, W]. Images are cropped to the model's size. Of models of
+/// latents the encoder's mean of them is given, of all together: places count latent frames.
+/// kConfig where the model takes no given frames, or latents and there is no encoder, and for paths
+/// of other numbers of frames than the first's; kShape for a number of frames that the encoder does
+/// not take; kIo.
+[[nodiscard]] pipelines::GivenFrames read_given(const std::vector<std::string>& paths,
                                                 const GivenOptions& options,
                                                 const models::ModelConfig& model);
 
-/// Both, of each clip. kConfig where they lie at the same places, or leave no frame to draw of
-/// `num_frames`.
+/// Both, of each clip; one of them may have a row for all. kConfig where they lie at the same
+/// places, or leave no frame to draw of `num_frames`.
 [[nodiscard]] pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
                                             const pipelines::GivenFrames& second,
                                             int64_t num_frames);

@@ -23,6 +23,7 @@
 #include "kinora/inference/fitting_text_encoder.h"
 #include "kinora/inference/learned_embeddings.h"
 #include "kinora/inference/setup.h"
+#include "kinora/inference/shown_samples.h"
 #include "kinora/io/file.h"
 #include "kinora/models/families.h"
 #include "kinora/models/text_encoders/clip_text_encoder.h"
@@ -330,7 +331,7 @@ std::string checksum_of(const LearnedEmbedding& embedding) {
 
 /// `caption` with what Open-Sora appends.
 std::string with_its_scores(const std::string& caption, const pipelines::PipelineText& its,
-                            const prompts::OpenSoraScores& given) {
+                            const prompts::OpenSoraScores& given, double fps) {
   if (!its.scores) {
     return caption;
   }
@@ -338,8 +339,11 @@ std::string with_its_scores(const std::string& caption, const pipelines::Pipelin
   if (!scores.aesthetic) {
     scores.aesthetic = its.scores->aesthetic;
   }
-  return its.has_worded_scores ? prompts::with_worded_scores(caption, scores)
-                               : prompts::with_scores(caption, scores);
+  if (!scores.motion) {
+    scores.motion = its.scores->motion;
+  }
+  scores.fps = fps;
+  return prompts::with_scores(caption, scores, its.wording);
 }
 
 /// The same of layouts, which the file of a model of latent diffusion reads.
@@ -421,7 +425,7 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   }
   for (const std::string& caption : captions) {
     if (number.emplace(caption, texts.size()).second) {
-      texts.push_back(with_its_scores(caption, its, options.scores));
+      texts.push_back(with_its_scores(caption, its, options.scores, clip_fps(recipe.data)));
     }
   }
   if (options.says) {

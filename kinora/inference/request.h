@@ -62,9 +62,9 @@ struct DrawOptions {
   int64_t steps = 0;     ///< of the sampler
   SampleSize size = {};  ///< of requests that say none
   double fps = 0.0;      ///< of models of clips, as what follows
-  /// Some frames of every clip (given_frames.h); empty: none. Which these are, see
-  /// pipelines::frame_places, and what its image holds.
-  std::string given = {};
+  /// Some frames of clips, which take these files in turn (given_frames.h); empty: none. Which
+  /// frames these are, see pipelines::frame_places, and what an image holds.
+  std::vector<std::string> given = {};
   std::string given_frames = "head";
   /// Beside them, or without them: a picture, or a video whose last video_frames end every clip;
   /// and a video whose first ones begin it. Of models of latents each is encoded by itself.

@@ -55,6 +55,9 @@ class SampleFiles {
   /// Of each sample, whether it is there.
   [[nodiscard]] std::vector<bool> there() const;
 
+  /// What is written of sample `index`.
+  [[nodiscard]] std::vector<std::filesystem::path> outputs(int64_t index) const;
+
   /// Writes samples first, first + 1, ... that are not there, float32 on the CPU: pixels [B, 3 or
   /// 1, H, W] or clips [B, 3 or 1, T, H, W] in [-1, 1], or latents of other channels. Goes on in
   /// the background until the next call of this or finish(), which may throw what went wrong.
@@ -74,7 +77,6 @@ class SampleFiles {
   [[nodiscard]] std::filesystem::path stem(int64_t index) const;
   [[nodiscard]] std::filesystem::path latent_path(int64_t index) const;
   [[nodiscard]] std::filesystem::path tile_path(int64_t index) const;
-  [[nodiscard]] std::vector<std::filesystem::path> outputs(int64_t index) const;
   [[nodiscard]] int64_t num_joined() const;
   [[nodiscard]] bool is_there(int64_t index, int64_t num_joined) const;
   [[nodiscard]] Ready ready(int64_t index, const at::Tensor& sample) const;

@@ -38,8 +38,7 @@ io::Image image_of(const at::Tensor& pixels) {
   return image;
 }
 
-EndsOfClip clip_of(const std::vector<io::Image>& ends, int64_t count, int64_t height,
-                   int64_t width) {
+EndsOfClip clip_of(const EndFrames& ends, int64_t count, int64_t height, int64_t width) {
   EndsOfClip clip{.frames = at::zeros({1, 3, count, height, width}, at::kFloat),
                   .given = at::zeros({1, count}, at::kBool)};
   for (size_t i = 0; i < ends.size(); ++i) {
@@ -54,10 +53,10 @@ EndsOfClip clip_of(const std::vector<io::Image>& ends, int64_t count, int64_t he
 
 }  // namespace
 
-std::vector<io::Image> read_end_frames(const std::string& first, const std::string& last,
-                                       const models::ModelConfig& model) {
+std::vector<EndFrames> read_end_frames(const std::vector<std::string>& firsts,
+                                       const std::string& last, const models::ModelConfig& model) {
   const models::ModelShape shape = models::shape_of(model);
-  KINORA_CHECK(!first.empty(), kConfig,
+  KINORA_CHECK(!firsts.empty(), kConfig,
                "[sample] this model goes on from a first frame. Hint: --image FILE");
   KINORA_CHECK(!shape.reads_both_ends || !last.empty(), kConfig,
                "[sample] this model fills in between a first and a last frame. Hint: --last FILE");
@@ -68,11 +67,14 @@ std::vector<io::Image> read_end_frames(const std::string& first, const std::stri
                "[sample] this model goes on from one frame, the first. Hint: no --last");
   KINORA_CHECK(last.empty() || model.frames > 1, kConfig,
                "[sample] a clip of one frame has no last one. Hint: --frames");
-  std::vector<io::Image> frames = {read_picture(first)};
-  if (!last.empty()) {
-    frames.push_back(read_picture(last));
+  std::vector<EndFrames> clips;
+  for (const std::string& first : firsts) {
+    clips.push_back({read_picture(first)});
+    if (!last.empty()) {
+      clips.back().push_back(read_picture(last));
+    }
   }
-  return frames;
+  return clips;
 }
 
 at::Tensor shown_frames(const at::Tensor& frames, const at::Tensor& given,
@@ -103,7 +105,7 @@ at::Tensor shown_first_frame(const at::Tensor& first, const at::Tensor& given, i
   return at::constant_pad_nd(shown, {0, 0, 0, 0, 0, latents - 1});
 }
 
-at::Tensor shown_frames(const std::vector<io::Image>& ends, const models::ModelConfig& model,
+at::Tensor shown_frames(const std::vector<EndFrames>& clips, const models::ModelConfig& model,
                         models::Autoencoder* encoder, at::Device device) {
   KINORA_CHECK(encoder != nullptr, kConfig,
                "[sample] given frames want an autoencoder for this model, which draws latents of ",
@@ -111,17 +113,19 @@ at::Tensor shown_frames(const std::vector<io::Image>& ends, const models::ModelC
   const models::LatentSpace& space = encoder->space();
   const models::ModelShape shape = models::shape_of(model);
   const pipelines::LatentEncoder latents(*encoder, device, /*micro_batch=*/1);
-  if (shape.input == models::ShownInput::kFirstFrame) {
-    const EndsOfClip first =
-        clip_of(ends, 1, model.height * space.compression, model.width * space.compression);
-    return shown_first_frame(first.frames.select(kFrameDim, 0), first.given.select(1, 0),
-                             model.frames + shape.frames_before, latents)
-        .cpu();
+  const bool is_first_alone = shape.input == models::ShownInput::kFirstFrame;
+  const int64_t count = is_first_alone ? 1 : models::pixel_frames(space, model.frames);
+  std::vector<at::Tensor> shown;
+  for (const EndFrames& ends : clips) {
+    const EndsOfClip clip =
+        clip_of(ends, count, model.height * space.compression, model.width * space.compression);
+    shown.push_back((is_first_alone ? shown_first_frame(clip.frames.select(kFrameDim, 0),
+                                                        clip.given.select(1, 0),
+                                                        model.frames + shape.frames_before, latents)
+                                    : shown_frames(clip.frames, clip.given, latents))
+                        .cpu());
   }
-  const EndsOfClip clip =
-      clip_of(ends, models::pixel_frames(space, model.frames), model.height * space.compression,
-              model.width * space.compression);
-  return shown_frames(clip.frames, clip.given, latents).cpu();
+  return at::cat(shown);
 }
 
 FrameStates::FrameStates(const std::string& folder, const models::ModelConfig& model,
@@ -148,7 +152,7 @@ void FrameStates::check(const std::string& folder, const models::ModelConfig& mo
                " states, but model.image_positions is ", shape.image_states);
 }
 
-at::Tensor FrameStates::of_clip(const std::vector<io::Image>& frames) const {
+at::Tensor FrameStates::of_clip(const EndFrames& frames) const {
   return encoder_.states(frames).flatten(0, 1).unsqueeze(0);
 }
 
@@ -171,7 +175,7 @@ void FrameShowing::add_to(data::Batch& batch, const pipelines::LatentEncoder& en
   }
   std::vector<at::Tensor> rows;
   for (int64_t b = 0; b < pixels.size(0); ++b) {
-    std::vector<io::Image> frames;
+    EndFrames frames;
     for (const int64_t place : {int64_t{0}, last}) {
       if (given[b][place].item<bool>()) {
         frames.push_back(image_of(pixels[b].select(1, place)));

@@ -20,9 +20,12 @@
 /// as in drawing.
 namespace kinora::inference {
 
-/// The frame that a clip begins with, and the one that it ends with where `last` is no empty path:
-/// pictures of any size. kConfig unless `model` is shown just these; kIo.
-[[nodiscard]] std::vector<io::Image> read_end_frames(const std::string& first,
+/// The frame that a clip begins with, and the one that it ends with: pictures of any size.
+using EndFrames = std::vector<io::Image>;
+
+/// Those of clips, which take the files `firsts` in turn and all end in `last`, if that is no empty
+/// path. kConfig unless `model` is shown just these; kIo.
+[[nodiscard]] std::vector<EndFrames> read_end_frames(const std::vector<std::string>& firsts,
                                                      const std::string& last,
                                                      const models::ModelConfig& model);
 
@@ -40,9 +43,9 @@ namespace kinora::inference {
                                            int64_t latents,
                                            const pipelines::LatentEncoder& encoder);
 
-/// What `model` is shown of read_end_frames() in clips of its size, to which they are cropped: [1,
+/// What `model` is shown of read_end_frames() in clips of its size, to which they are cropped: [N,
 /// ...] on the CPU. kConfig without an encoder.
-[[nodiscard]] at::Tensor shown_frames(const std::vector<io::Image>& ends,
+[[nodiscard]] at::Tensor shown_frames(const std::vector<EndFrames>& clips,
                                       const models::ModelConfig& model,
                                       models::Autoencoder* encoder, at::Device device);
 
@@ -57,7 +60,7 @@ class FrameStates {
   static void check(const std::string& folder, const models::ModelConfig& model);
 
   /// Of the frames of one clip, one behind the other: fp32 [1, M, C] on the device.
-  [[nodiscard]] at::Tensor of_clip(const std::vector<io::Image>& frames) const;
+  [[nodiscard]] at::Tensor of_clip(const EndFrames& frames) const;
 
  private:
   pipelines::PictureEncoder encoder_;

@@ -85,10 +85,11 @@ void check(const ClipOptions& options, const diffusion::Sampler& sampler,
                config.given_guidance);
   if (const at::Tensor& frames = options.given.frames; frames.defined()) {
     const auto count = static_cast<int64_t>(options.given.places.size());
-    KINORA_CHECK(frames.sizes() ==
-                     at::IntArrayRef({sample_shape[0], count, sample_shape[2], sample_shape[3]}),
+    KINORA_CHECK(frames.dim() == 5 && frames.size(0) > 0 &&
+                     frames.sizes().slice(1) == at::IntArrayRef({sample_shape[0], count,
+                                                                 sample_shape[2], sample_shape[3]}),
                  kShape, "[sample] ", count, " given frames of clips ", sample_shape,
-                 " must have shape [", sample_shape[0], ", ", count, ", ", sample_shape[2], ", ",
+                 " must have shape [N, ", sample_shape[0], ", ", count, ", ", sample_shape[2], ", ",
                  sample_shape[3], "], got ", frames.sizes());
   }
 }
@@ -146,8 +147,12 @@ bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& 
   BatchDrawer later_pieces(denoiser, showing, config, request, sample_shape, device);
   const auto draw_batch = [&](int64_t first, int64_t size, const StepReport& report) {
     at::Tensor given;  // [size, C, K, H, W]
-    if (options.given.frames.defined()) {
-      given = options.given.frames.unsqueeze(0).expand({size, -1, -1, -1, -1});
+    if (const at::Tensor& frames = options.given.frames; frames.defined()) {
+      std::vector<int64_t> rows;
+      for (int64_t i = first; i < first + size; ++i) {
+        rows.push_back(request.samples[static_cast<size_t>(i)].index % frames.size(0));
+      }
+      given = frames.index_select(0, at::tensor(rows, at::kLong));
     }
     std::vector<int64_t> places = options.given.places;
     at::Tensor clips;

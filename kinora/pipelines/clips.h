@@ -14,9 +14,9 @@
 
 namespace kinora::pipelines {
 
-/// Frames of a clip that are given, not drawn.
+/// Frames of clips that are given, not drawn.
 struct GivenFrames {
-  at::Tensor frames{};            ///< float32 [C, K, H, W]; undefined: none
+  at::Tensor frames{};            ///< float32 [N, C, K, H, W], a clip takes one, in turn; or none
   std::vector<int64_t> places{};  ///< K frames of the clip: its frame places[k] is frame k
 };
 
@@ -28,7 +28,7 @@ struct GivenFrames {
 
 /// How clips are drawn.
 struct ClipOptions {
-  GivenFrames given{};  ///< of every clip, of its first piece
+  GivenFrames given{};  ///< of the clips' first pieces
   /// Of a flow: when they are drawn on, see diffusion::FlowEulerSampler. Frames that pieces share
   /// stay as they are.
   double given_edit = 0.0;

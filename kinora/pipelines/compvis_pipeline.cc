@@ -197,8 +197,10 @@ std::optional<Pipeline> find_compvis_pipeline(const fs::path& path) {
     return std::nullopt;
   }
   const Published& its = published(*model, file);
-  Pipeline pipeline{
-      .folder = path, .class_name = std::string("file of ") + its.name, .note = note_of(its)};
+  Pipeline pipeline{.folder = path,
+                    .class_name = std::string("file of ") + its.name,
+                    .recipe = compvis_pipeline_recipe,
+                    .note = note_of(its)};
   if (model->takes_text()) {
     const bool of_boxes = reads_boxes(file);
     pipeline.text = PipelineText{.tokenizer = of_boxes ? classes_of(path) : tokenizer_of(path),

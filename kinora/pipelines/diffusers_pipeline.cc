@@ -192,7 +192,7 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
   if (its == nullptr) {
     return std::nullopt;
   }
-  Pipeline pipeline{.folder = path, .class_name = name};
+  Pipeline pipeline{.folder = path, .class_name = name, .recipe = diffusers_pipeline_recipe};
   if (its->text_tokens > 0) {
     pipeline.text = PipelineText{.tokenizer = "tokenizer",
                                  .encoder = is_latent_diffusion(*its) ? "bert" : "text_encoder",

@@ -217,13 +217,15 @@ std::optional<Pipeline> find_open_sora(const fs::path& path) {
   return Pipeline{
       .folder = path,
       .class_name = std::string(version->name),
+      .recipe = open_sora_recipe,
       .text = PipelineText{
           .tokenizer = is_apart ? "tokenizer" : "text_encoder",
           .encoder = "text_encoder",
           .max_tokens = found->config.get<int64_t>("model_max_length", version->text_tokens),
           .has_own_null = true,
           .scores = prompts::OpenSoraScores{.aesthetic = version->aesthetic},
-          .has_worded_scores = version->has_windows}};
+          .wording = version->has_windows ? prompts::OpenSoraWording::kWords
+                                          : prompts::OpenSoraWording::kNumbers}};
 }
 
 std::string open_sora_recipe(const Pipeline& pipeline) {
@@ -239,11 +241,16 @@ std::string open_sora_recipe(const Pipeline& pipeline) {
     space.chunks_share_frame = version.has_windows;
     space.first_frame_alone = true;
   }
-  const json recipe = {
-      {"run", {{"dir", "runs/open-sora"}}}, {"model", model_recipe(found.config, found, space)},
-      {"data", {{"fps", version.fps}}},     {"objective", objective_of(version, space)},
-      {"sample", sample_of(version)},       {"autoencoder", {{"path", vae.string()}}},
-      {"ema", {{"decays", json::array()}}}};
+  // All but the first learned from given frames; the share is that of 1.2.
+  const double image_head = version.model_type == "STDiT" ? 0.0 : 0.05;
+  const json recipe = {{"run", {{"dir", "runs/open-sora"}}},
+                       {"model", model_recipe(found.config, found, space)},
+                       {"data", {{"fps", version.fps}}},
+                       {"objective", objective_of(version, space)},
+                       {"sample", sample_of(version)},
+                       {"frame_masks", {{"image_head", image_head}}},
+                       {"autoencoder", {{"path", vae.string()}}},
+                       {"ema", {{"decays", json::array()}}}};
   return recipe.dump(2);
 }
 

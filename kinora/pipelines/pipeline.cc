@@ -4,14 +4,15 @@
 #include "kinora/pipelines/compvis_pipeline.h"
 #include "kinora/pipelines/diffusers_model.h"
 #include "kinora/pipelines/diffusers_pipeline.h"
+#include "kinora/pipelines/open_sora2_pipeline.h"
 #include "kinora/pipelines/open_sora_pipeline.h"
 
 namespace kinora::pipelines {
 
 std::filesystem::path Pipeline::part(const std::filesystem::path& path) const {
   std::filesystem::path found = folder / path;
-  KINORA_CHECK(std::filesystem::exists(found), kIo, "[pipeline] ", folder, " is a ", class_name,
-               ", but it lacks ", found, ". Hint: ",
+  KINORA_CHECK(std::filesystem::exists(found), kIo, "[pipeline] ", folder, " (", class_name,
+               ") lacks ", found, ". Hint: ",
                std::filesystem::is_directory(folder)
                    ? "copy the whole folder of the pipeline"
                    : "no such file holds it; put it there, or say where it is with --tokenizer");
@@ -19,7 +20,8 @@ std::filesystem::path Pipeline::part(const std::filesystem::path& path) const {
 }
 
 std::optional<Pipeline> find_pipeline(const std::filesystem::path& path) {
-  for (const auto find : {find_diffusers_pipeline, find_open_sora, find_compvis_pipeline}) {
+  for (const auto find :
+       {find_diffusers_pipeline, find_open_sora, find_open_sora2, find_compvis_pipeline}) {
     if (auto found = find(path)) {
       return found;
     }
@@ -28,11 +30,7 @@ std::optional<Pipeline> find_pipeline(const std::filesystem::path& path) {
 }
 
 std::string pipeline_recipe(const Pipeline& pipeline) {
-  if (std::filesystem::is_regular_file(pipeline.folder)) {
-    return compvis_pipeline_recipe(pipeline);
-  }
-  const bool is_open_sora = pipeline.text && pipeline.text->scores;
-  return is_open_sora ? open_sora_recipe(pipeline) : diffusers_pipeline_recipe(pipeline);
+  return pipeline.recipe(pipeline);
 }
 
 std::string model_recipe(const std::filesystem::path& path) {

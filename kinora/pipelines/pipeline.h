@@ -23,17 +23,18 @@ struct PipelineText {
   bool cuts_negative = false;
   /// What Open-Sora appends to prompts where nobody says otherwise.
   std::optional<prompts::OpenSoraScores> scores = {};
-  bool has_worded_scores = false;  ///< of those words stand for the numbers (1.3)
+  prompts::OpenSoraWording wording = prompts::OpenSoraWording::kNumbers;  ///< of those
   /// Captions are layouts (data::box_tokens), and `tokenizer` is a file of the classes of objects,
   /// a name a line; empty: there is none.
   bool reads_boxes = false;
 };
 
-/// A pipeline of diffusers (diffusers_pipeline.h), of Open-Sora (open_sora_pipeline.h), or in one
-/// file (compvis_pipeline.h).
+/// A pipeline of diffusers (diffusers_pipeline.h), of Open-Sora (open_sora_pipeline.h,
+/// open_sora2_pipeline.h), or in one file (compvis_pipeline.h).
 struct Pipeline {
   std::filesystem::path folder;  ///< or the file
   std::string class_name;
+  std::string (*recipe)(const Pipeline&) = nullptr;     ///< pipeline_recipe() of it
   std::optional<PipelineText> text = {};                ///< nothing: it draws classes
   std::vector<std::filesystem::path> controlnets = {};  ///< folders in it
   /// What is chosen since no file says it, and by what else, for people; "" for nothing.

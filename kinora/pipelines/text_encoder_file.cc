@@ -334,25 +334,34 @@ const models::CaptionFrame& frame_of_hunyuan() {
 /// begin so.
 struct JointPart {
   fs::path path;
-  std::string prefix;
+  std::string prefix = {};
+  fs::path tokenizer = {};        ///< of a folder
+  bool drops_projection = false;  ///< its pooled vector is read before it
 };
 
-/// The encoders of SDXL, of Flux, Stable Diffusion 3 and HunyuanVideo or, one alone, of SDXL's
-/// refiner, in a folder or a file; else none.
+/// The encoders of SDXL, of Flux, Stable Diffusion 3, HunyuanVideo and Open-Sora 2 or, one alone,
+/// of SDXL's refiner, in a folder or a file; else none.
 std::vector<JointPart> joint_parts(const fs::path& path) {
   std::vector<JointPart> parts;
   if (fs::is_regular_file(path)) {
     const WeightsFile file = WeightsFile::open(path, /*averaged=*/false);
     for (const Place& place : places_in(file.names(), std::string(kSdxlEncoders))) {
-      parts.push_back({path, place.prefix});
+      parts.push_back({.path = path, .prefix = place.prefix});
     }
   } else if (fs::is_regular_file(path / "text_encoder_2/config.json") &&
              !fs::is_regular_file(path / "config.json")) {
     for (size_t i = 0; i < kMostParts; ++i) {
       const std::string name = models::EncoderWithClips::child_name(i);
       if (fs::is_regular_file(path / name / "config.json")) {
-        parts.push_back({path / name, ""});
+        const std::string number = i == 0 ? "" : "_" + std::to_string(i + 1);
+        parts.push_back({.path = path / name, .tokenizer = path / ("tokenizer" + number)});
       }
+    }
+  } else if (std::ranges::all_of(kOpenSora2Encoders, [&path](const char* name) {
+               return fs::is_regular_file(path / name / "config.json");
+             })) {
+    for (const char* name : kOpenSora2Encoders) {
+      parts.push_back({.path = path / name, .tokenizer = path / name, .drops_projection = true});
     }
   }
   KINORA_CHECK(parts.size() <= kMostParts, kConfig, "[text encoder] ", path, " must have up to ",
@@ -366,7 +375,13 @@ TextEncoderConfig config_in(const fs::path& folder) {
 }
 
 TextEncoderConfig config_of(const JointPart& part) {
-  return part.prefix.empty() ? config_in(part.path) : part_at(part.path, part.prefix).config;
+  TextEncoderConfig config =
+      part.prefix.empty() ? config_in(part.path) : part_at(part.path, part.prefix).config;
+  if (auto* const clip = std::get_if<models::ClipTextConfig>(&config);
+      clip != nullptr && part.drops_projection) {
+    clip->projection_dim = 0;
+  }
+  return config;
 }
 
 /// Which one has CLIPs beside it: a T5 behind them, or a Llama before one. Nothing: none.
@@ -452,6 +467,9 @@ Outline outline_of_parts(const fs::path& path, const std::vector<JointPart>& par
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string below = parts.size() == 1 ? "" : models::EncoderWithClips::child_name(i);
     Part part = part_at(parts[i].path, parts[i].prefix);
+    if (parts[i].drops_projection) {
+      part.tensors.erase(std::string(kClip.beside));
+    }
     for (auto& [key, tensor] : part.tensors) {
       result.tensors.emplace(below.empty() ? key : below + "." + key, tensor);
     }
@@ -611,10 +629,9 @@ std::vector<data::TokenizerBeside> tokenizers_beside(const fs::path& path) {
     if (i == *main) {
       continue;
     }
-    const fs::path folder = path / ("tokenizer" + (i == 0 ? "" : "_" + std::to_string(i + 1)));
     const models::ClipTextConfig clip = clip_of(parts[i]);
-    auto tokenizer =
-        std::make_shared<const tokenizers::Tokenizer>(tokenizers::Tokenizer::load(folder));
+    auto tokenizer = std::make_shared<const tokenizers::Tokenizer>(
+        tokenizers::Tokenizer::load(parts[i].tokenizer));
     check_vocabulary(*tokenizer, "the text encoder of " + parts[i].path.string(), clip.vocab_size);
     beside.push_back({.tokenizer = std::move(tokenizer), .length = clip.max_position_embeddings});
   }

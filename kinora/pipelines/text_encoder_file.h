@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -16,6 +17,10 @@
 #include "kinora/pipelines/text_encoder_config.h"
 
 namespace kinora::pipelines {
+
+/// The CLIP and the T5 in the folder of Open-Sora 2, each with its tokenizer.
+inline constexpr std::array<const char*, 2> kOpenSora2Encoders = {"openai/clip-vit-large-patch14",
+                                                                  "google/t5-v1_1-xxl"};
 
 struct TextEncoderOptions {
   at::Device device = at::kCPU;
@@ -47,9 +52,8 @@ struct TextEncoderOptions {
 ///   - a folder of SDXL, which has a second CLIP in text_encoder_2/ and its tokenizer in
 ///     tokenizer_2/: both are one encoder (JointTextEncoder), or of the refiner that one alone, of
 ///     whose states those behind the block before the last are read, without the last norm;
-///   - a folder of Flux or Stable Diffusion 3, with a T5 behind one CLIP or two, or of
-///   HunyuanVideo,
-///     with a Llama before a CLIP (EncoderWithClips);
+///   - a folder of Flux or Stable Diffusion 3, with a T5 behind one CLIP or two, of HunyuanVideo,
+///     with a Llama before a CLIP, or of Open-Sora 2, with kOpenSora2Encoders (EncoderWithClips);
 ///   - a file of weights, or an index. The encoder's keys may have anything before them
 ///     ("text_encoder.", "cond_stage_model.transformer."), and other parts may lie beside it: T5's
 ///     decoder, CLIP's vision tower, a whole pipeline. A config.json beside it is followed if it is
@@ -62,8 +66,8 @@ struct TextEncoderOptions {
 [[nodiscard]] std::unique_ptr<models::TextEncoder> open_text_encoder(
     const std::filesystem::path& path, const TextEncoderOptions& options);
 
-/// The tokenizers of the CLIPs beside the T5 of Flux and Stable Diffusion 3 and the Llama of
-/// HunyuanVideo, in the folder of the pipeline `path`; [] for other encoders. Errors of
+/// The tokenizers of the CLIPs beside the T5 of Flux, Stable Diffusion 3 and Open-Sora 2 and the
+/// Llama of HunyuanVideo, in the folder of the pipeline `path`; [] for other encoders. Errors of
 /// Tokenizer::load(); kConfig where one has tokens that its encoder lacks.
 [[nodiscard]] std::vector<data::TokenizerBeside> tokenizers_beside(
     const std::filesystem::path& path);

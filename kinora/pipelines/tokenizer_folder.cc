@@ -10,6 +10,7 @@
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
 #include "kinora/pipelines/diffusers_config.h"
+#include "kinora/pipelines/text_encoder_file.h"
 
 namespace kinora::pipelines {
 namespace {
@@ -75,6 +76,7 @@ std::vector<fs::path> tokenizer_places(const fs::path& text_encoder) {
       places.insert(places.begin(), folder / ("tokenizer" + std::string(last)));
     }
   }
+  places.push_back(folder / kOpenSora2Encoders.back());
   return places;
 }
 

@@ -75,8 +75,8 @@ class CogVideoXPipelineTest : public testing::Test {
     Drawing drawing(trained, {{.encoded = encoded, .seed = std::stoull(expected.metadata("seed"))}},
                     {.steps = 4, .encoder = decoder.get()});
     if (models::shape_of(recipe.model).channels_beside > 0) {
-      const std::vector<io::Image> frames =
-          read_end_frames((path / "first.png").string(), "", recipe.model);
+      const std::vector<EndFrames> frames =
+          read_end_frames({(path / "first.png").string()}, "", recipe.model);
       drawing.set_start({.beside = shown_frames(frames, recipe.model, decoder.get(), at::kCPU)});
     }
     const at::Tensor latents = drawing.draw();

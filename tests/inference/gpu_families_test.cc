@@ -114,7 +114,7 @@ class GpuFamiliesTest : public testing::TestWithParam<Family> {
     DrawOptions draws{.steps = 4, .encoder = encoder.get()};
     const models::ShownInput input = models::shape_of(model).input;
     if (!family.first.empty() && models::shape_of(model).channels_beside == 0) {
-      draws.given = (folder_ / family.first).string();
+      draws.given = {(folder_ / family.first).string()};
       draws.fps = 30.0;
     }
     Drawing drawing(trained, {{.encoded = encoded, .seed = seed.empty() ? 5 : std::stoull(seed)}},
@@ -130,8 +130,8 @@ class GpuFamiliesTest : public testing::TestWithParam<Family> {
                 : at::Tensor();
       drawing.set_start({.beside = shown_beside(pixels, masks, model, encoder.get(), device)});
     } else if (!family.first.empty() && models::shape_of(model).channels_beside > 0) {
-      const std::vector<io::Image> frames =
-          read_end_frames((folder_ / family.first).string(), "", model);
+      const std::vector<EndFrames> frames =
+          read_end_frames({(folder_ / family.first).string()}, "", model);
       drawing.set_start({.beside = shown_frames(frames, model, encoder.get(), device)});
     }
     return drawing.draw();

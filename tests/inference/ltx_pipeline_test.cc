@@ -135,7 +135,7 @@ TEST_F(LtxPipelineTest, AFirstFrameGoesOnAsDiffusersLetsIt) {
   TrainedModel trained = load_trained(path, options());
   const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
   DrawOptions draws{.steps = 4, .encoder = decoder.get()};
-  draws.given = (path / "first.png").string();
+  draws.given = {(path / "first.png").string()};
   draws.fps = 30.0;
   const at::Tensor latents = Drawing(trained, {request()}, draws).draw();
   EXPECT_LT(distance(latents, drawn().read("latents.given")), 1e-4);
@@ -157,7 +157,7 @@ TEST_F(LtxPipelineTest, ConditionsAreThoseOfDiffusers) {
 
   const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
   DrawOptions draws{.steps = 5, .encoder = decoder.get()};
-  draws.given = (path / "first.png").string();
+  draws.given = {(path / "first.png").string()};
   draws.fps = 30.0;
   const at::Tensor given = Drawing(trained, {words}, draws).draw();
   EXPECT_LT(distance(given, drawn().read("latents.condition_given")), 1e-4);

@@ -251,7 +251,7 @@ TEST_F(OpenSoraPipelineTest, APictureIsGivenThroughTheAutoencoder) {
   const Request request{.encoded = std::make_shared<Prompts>(prompts({.says = false})), .seed = 8};
   DrawOptions options{.steps = 2,
                       .size = {.frames = 3, .height = 32, .width = 48},
-                      .given = picture.string(),
+                      .given = {picture.string()},
                       .encoder = encoder.get()};
   const at::Tensor clip = Drawing(trained, {request}, options).draw();
   const at::Tensor expected =
@@ -415,7 +415,7 @@ TEST_F(OpenSora13Test, ClipsAreThoseOfItsSampler) {
 TEST_F(OpenSora13Test, ClipsOfAPictureAreThoseOfItsSampler) {
   const auto encoder = open_decoder(trained_->recipe, {}, at::kCPU);
   const fs::path picture = make_picture();
-  const at::Tensor ours = draw({.given = picture.string(), .encoder = encoder.get()});
+  const at::Tensor ours = draw({.given = {picture.string()}, .encoder = encoder.get()});
   const at::Tensor first =
       encoder->encode(read_pixels(picture, {.height = 16, .width = 24}).unsqueeze(0)).mean;
   EXPECT_LT((ours.select(2, 0) - first.select(2, 0)).abs().max().item<double>(), 1e-5);
@@ -459,7 +459,7 @@ TEST_F(OpenSoraPipelineTest, GuidanceByThePictureIsForModelsThatEmbedIt) {
                   {{.encoded = std::make_shared<Prompts>(prompts({.says = false})), .seed = 8}},
                   {.steps = 2,
                    .size = {.frames = 3, .height = 32, .width = 48},
-                   .given = make_picture().string(),
+                   .given = {make_picture().string()},
                    .encoder = encoder.get()});
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return drawing.draw().dim(); }),
               HasSubstr("others need sample.given_guidance 1, got 5"));

@@ -61,9 +61,9 @@ class WanFramesTest : public testing::Test {
     return options;
   }
   /// The frames that it has pictures of.
-  static std::vector<io::Image> ends(const fs::path& path, const models::ModelConfig& model) {
+  static std::vector<EndFrames> ends(const fs::path& path, const models::ModelConfig& model) {
     const fs::path last = path / "last.png";
-    return read_end_frames((path / "first.png").string(), fs::exists(last) ? last.string() : "",
+    return read_end_frames({(path / "first.png").string()}, fs::exists(last) ? last.string() : "",
                            model);
   }
   /// Draws it with diffusers' noise and compares latents, and pictures of "latents", with its.
@@ -82,7 +82,7 @@ class WanFramesTest : public testing::Test {
     const models::ModelShape shape = models::shape_of(recipe.model);
     DrawOptions draws{.steps = 4, .encoder = decoder.get()};
     if (shape.channels_beside == 0 && recipe.frame_masks.any() && latents_name == "latents") {
-      draws.given = (path / "first.png").string();
+      draws.given = {(path / "first.png").string()};
     }
     Drawing drawing(trained,
                     {{.encoded = encoded,
@@ -90,11 +90,11 @@ class WanFramesTest : public testing::Test {
                       .guidance = guidance}},
                     draws);
     if (shape.channels_beside > 0) {
-      const std::vector<io::Image> frames = ends(path, recipe.model);
+      const std::vector<EndFrames> frames = ends(path, recipe.model);
       DrawStart start{.beside = shown_frames(frames, recipe.model, decoder.get(), at::kCPU)};
       if (shape.reads_image_prompt) {
         start.image_prompts.given =
-            FrameStates(recipe.image.encoder, recipe.model, at::kCPU).of_clip(frames);
+            FrameStates(recipe.image.encoder, recipe.model, at::kCPU).of_clip(frames.front());
         EXPECT_LT(distance(start.image_prompts.given, expected.read("image_states")), 1e-5);
       }
       drawing.set_start(start);
@@ -175,25 +175,26 @@ TEST_F(WanFramesTest, FramesThatAModelDoesNotReadAreRefused) {
   const std::string first = (folder / "first.png").string();
   const std::string text = (folder / "model_index.json").string();
   const models::ModelConfig of_first = read_recipe(folder, options()).model;
-  const auto refusal = [](ErrorKind kind, const std::string& one, const std::string& two,
-                          const models::ModelConfig& model) {
-    return error_of(kind, [&] { (void)read_end_frames(one, two, model); });
+  const auto refusal = [](ErrorKind kind, const std::vector<std::string>& ones,
+                          const std::string& two, const models::ModelConfig& model) {
+    return error_of(kind, [&] { (void)read_end_frames(ones, two, model); });
   };
-  EXPECT_THAT(refusal(ErrorKind::kConfig, "", "", of_first), HasSubstr("--image FILE"));
-  EXPECT_THAT(refusal(ErrorKind::kConfig, first, first, of_first),
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {}, "", of_first), HasSubstr("--image FILE"));
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {first}, first, of_first),
               HasSubstr("says of one frame, the first. Hint: no --last"));
-  EXPECT_THAT(refusal(ErrorKind::kIo, first + "x", "", of_first), HasSubstr("does not exist"));
-  EXPECT_THAT(refusal(ErrorKind::kIo, text, "", of_first), HasSubstr("model_index.json"));
+  EXPECT_THAT(refusal(ErrorKind::kIo, {first, first + "x"}, "", of_first),
+              HasSubstr("does not exist"));
+  EXPECT_THAT(refusal(ErrorKind::kIo, {text}, "", of_first), HasSubstr("model_index.json"));
   const fs::path both = whole("wan_flf");
   const models::ModelConfig of_both = read_recipe(both, options()).model;
-  EXPECT_THAT(refusal(ErrorKind::kConfig, first, "", of_both), HasSubstr("--last FILE"));
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {first}, "", of_both), HasSubstr("--last FILE"));
   const models::ModelConfig still = read_recipe(both, options({"model.frames=1"})).model;
-  EXPECT_THAT(refusal(ErrorKind::kConfig, first, first, still),
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {first}, first, still),
               HasSubstr("a clip of one frame has no last one"));
   EXPECT_THAT(error_of(ErrorKind::kConfig,
                        [&] {
-                         (void)shown_frames(read_end_frames(first, "", of_first), of_first, nullptr,
-                                            at::kCPU);
+                         (void)shown_frames(read_end_frames({first}, "", of_first), of_first,
+                                            nullptr, at::kCPU);
                        }),
               HasSubstr("given frames want an autoencoder"));
   // What draws wants them, too.

@@ -73,7 +73,8 @@ TEST(FramePlacesTest, WrongOnesAreNamed) {
 TEST(DrawClipsTest, GivenFramesComeOutAsTheyAreAndTheOthersAsWithout) {
   const at::Tensor frames = at::randn({3, 2, 2, 4});
   LabelFlow flow;
-  const at::Tensor clips = drawn({.given = {.frames = frames, .places = {4, 1}}}, 3, 2, &flow);
+  const at::Tensor clips =
+      drawn({.given = {.frames = frames.unsqueeze(0), .places = {4, 1}}}, 3, 2, &flow);
   const at::Tensor free = drawn({});
   EXPECT_EQ(clips.sizes(), (at::IntArrayRef{3, 3, kFrames, 2, 4}));
   for (int64_t i = 0; i < 3; ++i) {
@@ -86,6 +87,15 @@ TEST(DrawClipsTest, GivenFramesComeOutAsTheyAreAndTheOthersAsWithout) {
   ASSERT_FALSE(flow.masks.empty());
   EXPECT_TRUE(
       at::equal(flow.masks.front()[0].to(at::kLong), at::tensor({1, 0, 1, 1, 0, 1}).to(at::kLong)));
+}
+
+TEST(DrawClipsTest, ClipsTakeGivenFramesInTurn) {
+  const at::Tensor frames = at::randn({2, 3, 1, 2, 4});
+  const ClipOptions options{.given = {.frames = frames, .places = {1}}};
+  const at::Tensor clips = drawn(options, 5, 2);
+  for (int64_t i = 0; i < 5; ++i) {
+    EXPECT_TRUE(at::equal(clips[i].select(1, 1), frames[i % 2].select(1, 0))) << i;
+  }
 }
 
 TEST(DrawClipsTest, PiecesGoOnFromTheOneBefore) {
@@ -107,14 +117,14 @@ TEST(DrawClipsTest, PiecesGoOnFromTheOneBefore) {
 }
 
 TEST(DrawClipsTest, EditedFramesAreDrawnOnAndSharedOnesKept) {
-  const ClipOptions options{.given = {.frames = at::randn({3, 1, 2, 4}), .places = {2}},
+  const ClipOptions options{.given = {.frames = at::randn({1, 3, 1, 2, 4}), .places = {2}},
                             .given_edit = 0.5,
                             .pieces = 2,
                             .overlap = 1};
   LabelFlow flow;
   const at::Tensor clips = drawn(options, 1, 1, &flow);
   const at::Tensor free = drawn({}, 1, 1);
-  const at::Tensor given = options.given.frames.select(1, 0);
+  const at::Tensor given = options.given.frames[0].select(1, 0);
   // Half of it is noise of variance 1 / 4; the label is 0.
   const at::Tensor rest = clips[0].select(1, 2) - 0.5 * given;
   EXPECT_GT(rest.abs().max().item<double>(), 0.1);
@@ -144,7 +154,7 @@ TEST(DrawClipsTest, GivenFramesMayBeShownNoised) {
   const at::Tensor frames = at::randn({3, 1, 64, 64}) + 5.0;
   const SamplingConfig config{.steps = 2, .guidance = 1.0};
   const diffusion::Sampler sampler = make_sampler(config, diffusion::RectifiedFlow());
-  const ClipOptions options{.given = {.frames = frames, .places = {1}},
+  const ClipOptions options{.given = {.frames = frames.unsqueeze(0), .places = {1}},
                             .given_way = diffusion::GivenWay::kNoised};
   SeeingFlow flow;
   const at::Tensor clip =
@@ -176,7 +186,7 @@ TEST(DrawClipsTest, GivenFramesMayBeShownNoised) {
 
 TEST(DrawClipsTest, BatchesChangeNothing) {
   const ClipOptions options{
-      .given = {.frames = at::randn({3, 1, 2, 4}), .places = {0}}, .pieces = 2, .overlap = 1};
+      .given = {.frames = at::randn({1, 3, 1, 2, 4}), .places = {0}}, .pieces = 2, .overlap = 1};
   const at::Tensor expected = drawn(options, 4, 4);
   for (const int64_t batch : {1, 3}) {
     EXPECT_TRUE(at::equal(drawn(options, 4, batch), expected)) << batch;
@@ -214,9 +224,9 @@ TEST(DrawClipsTest, WrongOptionsAreRefused) {
   EXPECT_THAT(refusal(ErrorKind::kConfig, {.pieces = 2, .overlap = 0}), HasSubstr("1 to 5"));
   EXPECT_THAT(refusal(ErrorKind::kConfig, {.pieces = 2, .overlap = 6}), HasSubstr("got 6"));
   EXPECT_THAT(refusal(ErrorKind::kConfig, {.pieces = 0}), HasSubstr("got 0"));
-  EXPECT_THAT(
-      refusal(ErrorKind::kShape, {.given = {.frames = at::full({3, 2, 2, 4}, 0.0), .places = {0}}}),
-      HasSubstr("[3, 1, 2, 4]"));
+  EXPECT_THAT(refusal(ErrorKind::kShape,
+                      {.given = {.frames = at::full({1, 3, 2, 2, 4}, 0.0), .places = {0}}}),
+              HasSubstr("[N, 3, 1, 2, 4]"));
   EXPECT_THAT(refusal(ErrorKind::kConfig, {.given_edit = 1.5}), HasSubstr("0 to 1, got 1.5"));
   LabelFlow flow;
   for (const diffusion::Sampler& sampler : {diffusion::Sampler(diffusion::DdimSampler()),

@@ -78,7 +78,7 @@ Drawn drawn(const comm::Group& world, int64_t samples, const pipelines::Sampling
   const auto denoiser = share(trained, model, mesh, scheme, own.count);
   pipelines::ClipOptions options{.given = {}, .pieces = 2, .overlap = 1};
   options.given.frames = ops::random_normal({1, 4, 1, 6, 6}, at::arange(1, at::kLong), 5, 1,
-                                            RandomPurpose::kTest, at::kCPU)[0];
+                                            RandomPurpose::kTest, at::kCPU);
   options.given.places = {2};
   const at::Tensor clips = pipelines::draw_clips(
       *denoiser, sampler_of(trained.recipe, trained.objective), trained.recipe.sample.sampling,

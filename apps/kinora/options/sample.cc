@@ -23,8 +23,8 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       "--checkpoint,--model", arguments.checkpoint,
       "A checkpoint's folder, a file of weights (.safetensors, .pt), or a folder of "
       "diffusers: a transformer or U-Net, or a whole pipeline of DiT, PixArt, Latte "
-      "or Stable Diffusion 1, 2 and XL; the same in one file (.safetensors, .ckpt); or "
-      "Open-Sora's transformer, with vae/ and text_encoder/");
+      "or Stable Diffusion 1, 2 and XL; the same in one file (.safetensors, .ckpt); "
+      "Open-Sora's transformer, with vae/ and text_encoder/; or the folder of Open-Sora 2");
   command.add_option("--config", arguments.config,
                      "Recipe of the model, for files that do not hold it");
   command.add_option("--set", arguments.overrides, "key.path=value over the run's configuration");
@@ -69,12 +69,14 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
                      "inversion), a file as diffusers has it; several by giving it again");
   command
       .add_option("--aesthetic-score", arguments.scores.aesthetic,
-                  "Of Open-Sora: what its prompts end with; default: 6.5")
+                  "Of Open-Sora 1: what its prompts end with; default: 6.5")
       ->check(real(0.0, 10.0));
-  command.add_option("--motion-score", arguments.scores.motion, "Likewise; default: not said")
+  command
+      .add_option("--motion-score", arguments.scores.motion,
+                  "Of Open-Sora likewise; default: not said, of Open-Sora 2 4")
       ->check(real(0.0, 1000.0));
   command.add_option("--camera-motion", arguments.scores.camera_motion,
-                     "Likewise, such as pan right; default: not said");
+                     "Of Open-Sora 1 likewise, such as pan right; default: not said");
   add_choice(command, "--prompt-weights", arguments.prompt_weights,
              {{"off", inference::PromptWeights::kOff},
               {"a1111", inference::PromptWeights::kA1111},
@@ -120,10 +122,16 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
       ->capture_default_str();
   CLI::Option* given = command.add_option(
       "--given,--image", arguments.options.given,
-      "Of models of pictures: --init. Of clips a reference, some frames of every clip: an image, a "
+      "Of models of pictures: --init. Of clips a reference, some frames: an image, a "
       "strip, a folder of frames, a video file "
       "(its first frames at the clips' rate: as many as --given-frames numbers, else half a clip), "
-      "which the autoencoder encodes for models of latents; or latents, a safetensors file");
+      "which the autoencoder encodes for models of latents; or latents, a safetensors file; of "
+      "several, clip i takes them in turn");
+  command
+      .add_option("--image-model", arguments.image_model,
+                  "Of clips: a model of pictures (a run, a pipeline's folder or file) that draws "
+                  "the first frame of each from the same caption, into first-frames/ of --out")
+      ->excludes(given);
   command
       .add_option("--given-frames", arguments.options.given_frames,
                   "Which frames these are: head, tail, head_tail, or numbers as 0,1,7")

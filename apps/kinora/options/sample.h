@@ -41,6 +41,7 @@ struct SampleArguments {
   std::string like;                     ///< a file that says what it was drawn from
   std::optional<int64_t> only;          ///< the one sample that is drawn
   std::vector<std::string> init;        ///< pictures or clips to begin with
+  std::string image_model;              ///< draws the first frames of clips
   bool keep_image_size = false;         ///< of pictures that are shown as tokens
   std::vector<std::string> references;  ///< pictures of what is to be seen
   std::vector<std::string> mask;        ///< which part of them is drawn
