@@ -21,6 +21,8 @@ using kernels::Scaling;
 
 constexpr size_t kInFp8 = 0;  // of the ways
 
+constexpr const char* kLacks = "cuBLASLt has not all its products in fp8";
+
 const char* name_of(Fp8Scaling scaling) {
   switch (scaling) {
     case Fp8Scaling::kDelayed:
@@ -141,18 +143,21 @@ LinearShape Fp8Linears::shape_of(int64_t number, int64_t rows) const {
   return {.rows = rows, .in = weight.size(1), .out = weight.size(0)};
 }
 
-bool Fp8Linears::has_products(const LinearShape& shape) {
+std::string Fp8Linears::obstacle(const LinearShape& shape) {
+  const bool trains = !fp8_->is_for_sampling();
+  if (trains && shape.rows % Fp8::kMultiple != 0) {
+    return "weight gradients add up over rows, whose number is no multiple of " +
+           std::to_string(Fp8::kMultiple);
+  }
   const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_));
   MatmulProblem adding = problems.weight_grad;
   adding.accumulate = true;
-  const bool has_forward = shape.rows % Fp8::kMultiple == 0 &&
-                           products_.supports(problems.forward) &&
-                           products_.supports(without_bias(problems.forward));
-  if (fp8_->is_for_sampling()) {
-    return has_forward;
-  }
-  return has_forward && products_.supports(problems.input_grad) &&
-         products_.supports(problems.weight_grad) && products_.supports(adding);
+  const bool has_forward =
+      products_.supports(problems.forward) && products_.supports(without_bias(problems.forward));
+  const bool has_all = has_forward && (!trains || (products_.supports(problems.input_grad) &&
+                                                   products_.supports(problems.weight_grad) &&
+                                                   products_.supports(adding)));
+  return has_all ? "" : kLacks;
 }
 
 bool Fp8Linears::covers(int64_t number, int64_t rows) {
@@ -185,14 +190,14 @@ bool Fp8Linears::covers_part(int64_t number, int64_t rows) {
     }
   }
   if (cuda::is_capturing()) {
-    return has_products(shape);
+    return obstacle(shape).empty();
   }
   return decisions_.emplace_back(decide(shape)).in_fp8;
 }
 
 Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
-  if (!has_products(shape)) {
-    return {.shape = shape, .in_fp8 = false, .times = {}};
+  if (std::string obstacle = this->obstacle(shape); !obstacle.empty()) {
+    return {.shape = shape, .in_fp8 = false, .reason = std::move(obstacle)};
   }
   const Fp8Scaling scaling = fp8_->scaling();
   Trial trial(shape, fp8_->device(), type_, scaling);
@@ -225,7 +230,9 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
   const bool is_possible = runs([&] { run(kInFp8); });
   const MatmulProblem part = fp8_problems(scaling, shape, device::dtype_of(type_)).forward;
   const size_t fastest = ways_.choose(part, {{"fp8", is_possible}, {name_of(type_), true}}, run);
-  return {.shape = shape, .in_fp8 = fastest == kInFp8, .times = ways_.times(part)};
+  return {.shape = shape,
+          .in_fp8 = fastest == kInFp8,
+          .reason = is_possible ? ways_.times(part) : kLacks};
 }
 
 Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role role,
@@ -355,11 +362,10 @@ std::string Fp8Linears::describe() const {
     text << 100.0 * fp8_flops_ / numbered_flops_ << " % of the blocks' arithmetic, ";
   }
   text << num_in_fp8 << " of " << count << " linears";
-  for (const auto& [shape, in_fp8, times] : decisions_) {
+  for (const auto& [shape, in_fp8, reason] : decisions_) {
     if (!in_fp8) {
       text << "; " << shape.in << " -> " << shape.out << " of " << shape.rows << " rows stays "
-           << name_of(type_) << ": "
-           << (times.empty() ? "cuBLASLt has not all its products in fp8" : times);
+           << name_of(type_) << ": " << reason;
     }
   }
   return text.str();

@@ -94,7 +94,7 @@ class Fp8Linears {
   struct Decision {
     LinearShape shape;
     bool in_fp8;
-    std::string times;  ///< empty: not timed
+    std::string reason;  ///< in words: times of both ways, or why there is one alone
   };
   [[nodiscard]] LinearShape shape_of(int64_t number, int64_t rows) const;
   /// covers() of one part.
@@ -104,7 +104,8 @@ class Fp8Linears {
   /// The product, added to `sum` where that is defined, else to nothing.
   at::Tensor run_adding(kernels::MatmulProblem problem, kernels::MatmulArguments arguments,
                         const at::Tensor& sum);
-  [[nodiscard]] bool has_products(const LinearShape& shape);
+  /// What stands in the way of a shape's fp8 products, in words; "": nothing.
+  [[nodiscard]] std::string obstacle(const LinearShape& shape);
   /// By running both.
   [[nodiscard]] Decision decide(const LinearShape& shape);
 
