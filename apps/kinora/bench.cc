@@ -8,6 +8,7 @@
 
 #include "apps/kinora/bench_report.h"
 #include "apps/kinora/commands.h"
+#include "apps/kinora/error_report.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
@@ -140,6 +141,7 @@ int bench_buckets(const BenchArguments& arguments) {
 }
 
 int bench_sample(const BenchArguments& arguments) {
+  set_memory_hint("a smaller --batch");
   train::SampleBenchmarkOptions options = arguments.sample;
   options.profile = arguments.profile;
   const train::RunConfig config = sampling_config_of(arguments);

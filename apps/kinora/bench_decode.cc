@@ -6,6 +6,7 @@
 #include <string>
 
 #include "apps/kinora/commands.h"
+#include "apps/kinora/error_report.h"
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/build_info.h"
@@ -29,6 +30,7 @@ std::string name_of(Precision precision) {
 }  // namespace
 
 int run(const BenchDecodeArguments& arguments) {
+  set_memory_hint("--memory-budget GIB, within which the same numbers are computed in pieces");
   train::DecodeBenchmarkOptions options = arguments.options;
   options.memory_budget = static_cast<int64_t>(arguments.memory_gib * kGiB);
   const std::optional<comm::World> world = own_rank(arguments.ranks);

@@ -12,6 +12,7 @@
 
 #include "apps/kinora/caption_progress.h"
 #include "apps/kinora/commands.h"
+#include "apps/kinora/error_report.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/config.h"
 #include "kinora/core/counted.h"
@@ -182,6 +183,7 @@ void encode_on_rank(const EncodeArguments& arguments, train::RunConfig config,
 }  // namespace
 
 int run(const EncodeArguments& arguments) {
+  set_memory_hint("--memory-budget GIB, or a smaller --batch");
   const train::RunConfig config = config_of(arguments);
   io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);

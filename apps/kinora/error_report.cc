@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "apps/kinora/options/user_error.h"
 #include "kinora/core/error.h"
@@ -17,7 +18,18 @@ namespace {
 
 constexpr int kExitFailure = 1;
 
+/// That of set_memory_hint(), or of training.
+std::string& memory_hint() {
+  static std::string hint =
+      "a smaller train.micro_batch (the global batch stays), or train.recompute=block";
+  return hint;
+}
+
 }  // namespace
+
+void set_memory_hint(std::string hint) {
+  memory_hint() = std::move(hint);
+}
 
 ErrorReport report_current_error() {
   try {
@@ -27,15 +39,13 @@ ErrorReport report_current_error() {
     return {error_text(error), starts_again ? kExitStartAgain : exit_code(error.kind())};
   } catch (const c10::OutOfMemoryError& error) {
     return {std::string("out of GPU memory: ") + error.what_without_backtrace() +
-                "\nHint: a smaller train.micro_batch (the global batch stays), or "
-                "train.recompute=block",
+                "\nHint: " + memory_hint(),
             kExitOutOfMemory};
   } catch (const std::bad_alloc&) {
-    return {"out of memory. Hint: a smaller train.micro_batch", kExitOutOfMemory};
+    return {"out of memory. Hint: " + memory_hint(), kExitOutOfMemory};
   } catch (const c10::Error& error) {
     if (const auto message = device::out_of_memory_text(error)) {
-      return {"out of memory: " + *message + "\nHint: a smaller train.micro_batch",
-              kExitOutOfMemory};
+      return {"out of memory: " + *message + "\nHint: " + memory_hint(), kExitOutOfMemory};
     }
     return {std::string("error in libtorch: ") + error.what_without_backtrace(), kExitFailure};
   } catch (const std::filesystem::filesystem_error& error) {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "apps/kinora/commands.h"
+#include "apps/kinora/error_report.h"
 #include "apps/kinora/eval_clip.h"
 #include "apps/kinora/eval_clips.h"
 #include "apps/kinora/eval_scenes.h"
@@ -96,6 +97,7 @@ void evaluate_on_rank(const EvalArguments& arguments, const comm::Group& group, 
 }  // namespace
 
 int run(const EvalArguments& arguments) {
+  set_memory_hint("a smaller --batch");
   if (arguments.scenes > 0) {
     print(score_scenes(arguments), arguments.json);
     return 0;

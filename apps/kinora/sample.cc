@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "apps/kinora/commands.h"
+#include "apps/kinora/error_report.h"
 #include "apps/kinora/ranks.h"
 #include "apps/kinora/sample_first_frames.h"
 #include "apps/kinora/sample_like.h"
@@ -682,6 +683,9 @@ int run_sample(const SampleArguments& arguments, const LikeArguments& like) {
 }  // namespace
 
 int run(const SampleArguments& arguments) {
+  set_memory_hint(
+      "--vram-budget auto, which brings weights from the host's memory as they are used, "
+      "--quantise fp8, or a smaller --batch");
   if (arguments.like.empty()) {
     return run_sample(arguments, {});
   }

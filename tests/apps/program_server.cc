@@ -33,25 +33,6 @@ void redirect(const char* file, int descriptor) {
   ::close(opened);
 }
 
-/// The fork that is to be the program.
-[[noreturn]] void become_program(std::string& request) {
-  std::vector<char*> strings;
-  for (size_t at = 0; at < request.size(); at = request.find('\0', at) + 1) {
-    strings.push_back(request.data() + at);
-  }
-  redirect(strings.at(0), STDOUT_FILENO);
-  redirect(strings.at(1), STDERR_FILENO);
-  const auto first_word = strings.begin() + 3;
-  const auto first_variable = first_word + std::atoi(strings.at(2));
-  std::vector<char*> argv(first_word, first_variable);
-  argv.push_back(nullptr);
-  ::clearenv();
-  for (auto variable = first_variable; variable != strings.end(); ++variable) {
-    ::putenv(*variable);
-  }
-  run_program(static_cast<int>(argv.size()) - 1, argv.data());
-}
-
 /// What the environment says, "0" where it says nothing.
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -93,6 +74,28 @@ void plant(const std::string& operation) {
         }
         return nullptr;
       }));
+}
+
+/// The fork that is to be the program.
+[[noreturn]] void become_program(std::string& request) {
+  std::vector<char*> strings;
+  for (size_t at = 0; at < request.size(); at = request.find('\0', at) + 1) {
+    strings.push_back(request.data() + at);
+  }
+  redirect(strings.at(0), STDOUT_FILENO);
+  redirect(strings.at(1), STDERR_FILENO);
+  const auto first_word = strings.begin() + 3;
+  const auto first_variable = first_word + std::atoi(strings.at(2));
+  std::vector<char*> argv(first_word, first_variable);
+  argv.push_back(nullptr);
+  ::clearenv();
+  for (auto variable = first_variable; variable != strings.end(); ++variable) {
+    ::putenv(*variable);
+  }
+  if (std::getenv(kHungryStep) != nullptr && variable(kHungryStep) == "0") {
+    plant(variable(kHungryOperation));
+  }
+  run_program(static_cast<int>(argv.size()) - 1, argv.data());
 }
 
 /// A DiT that finds no memory, in one step of the first start of one rank (program_server.h).

@@ -14,7 +14,8 @@ inline constexpr const char* kProgramServerVariable = "KINORA_TEST_PROGRAM_SERVE
 
 /// The word in recipes of a DiT on the CPU that finds no memory in the step of the process that
 /// kHungryStep says, for the first kHungryOperation in it ("aten::logical_or_"), on the rank of
-/// kHungryRank (unset: 0), unless ranks have started again.
+/// kHungryRank (unset: 0), unless ranks have started again. Of step 0 it is the first such
+/// operation of any program, whatever its model.
 inline constexpr const char* kHungryFamily = "hungry";
 inline constexpr const char* kHungryStep = "KINORA_TEST_HUNGRY_STEP";
 inline constexpr const char* kHungryOperation = "KINORA_TEST_HUNGRY_OPERATION";

@@ -12,6 +12,7 @@
 #include "kinora/io/file.h"
 #include "kinora/io/image.h"
 #include "tests/apps/clips.h"
+#include "tests/apps/program_server.h"
 #include "tests/apps/run_folder.h"
 #include "tests/places.h"
 
@@ -58,6 +59,36 @@ TEST_F(SampleWordsTest, PicturesAreThoseOfDiffusersPipeline) {
                 1.0F);
     }
   }
+}
+
+/// A program that finds no memory for the first operation of that name.
+class HungrySampleTest : public RunTest {
+ protected:
+  ~HungrySampleTest() override {
+    ::unsetenv(kHungryStep);
+    ::unsetenv(kHungryOperation);
+  }
+  [[nodiscard]] Outcome sample(const char* operation) const {
+    ::setenv(kHungryStep, "0", 1);
+    ::setenv(kHungryOperation, operation, 1);
+    return run_kinora({"sample", "--model", kAlpha.string(), "--prompt", "a red circle", "--steps",
+                       "2", "--device", "cpu", "--out", path("out")},
+                      folder());
+  }
+};
+
+TEST_F(HungrySampleTest, SaysWhatSamplingCanDo) {
+  const Outcome outcome = sample("aten::gelu");
+  EXPECT_EQ(outcome.exit_code, 8);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("planted: no memory"),
+                                 HasSubstr("Hint: --vram-budget auto"), Not(HasSubstr("train."))));
+}
+
+TEST_F(HungrySampleTest, DecodesInPiecesWhatHasNoRoomAsAWhole) {
+  const Outcome outcome = sample("aten::native_group_norm");  // of the autoencoder alone
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("from here on in pieces within"));
+  EXPECT_TRUE(fs::exists(folder() / "out/image-00000.png"));
 }
 
 TEST_F(SampleWordsTest, WhatCannotBeDrawnIsRefused) {
