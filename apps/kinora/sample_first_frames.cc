@@ -83,8 +83,8 @@ SampleArguments first_frame_arguments(const SampleArguments& arguments,
   const models::ModelConfig model =
       inference::read_recipe(arguments.image_model, {.device = arguments.device}).model;
   KINORA_CHECK(!model.is_video() && model.takes_text(), kConfig,
-               "[sample] --image-model must name ",
-               "a model that draws pictures from captions, got ", models::name_of(model));
+               "[sample] --image-model must name a model that draws pictures from captions, got ",
+               models::name_of(model));
   pictures.options.size = size_for(model, clips.model);
   // What `kinora sample --like` of one of them needs.
   pictures.given = {{"--checkpoint", {arguments.image_model}},

@@ -35,7 +35,7 @@ enum class Scaling : uint8_t {
 /// 8-bit floats, of which one at least is E4M3; D in the type of A, or in fp32; for 8-bit floats
 /// bf16, fp16 or fp32, or E4M3 quantised by a given scale (both kTensor, nothing accumulated).
 /// Hopper multiplies 8-bit floats only along adjacent elements: transpose_a = false, transpose_b =
-/// true, and all of m, n, k multiples of 16.
+/// true, and n and k multiples of 16; m, too, with scales of blocks.
 struct MatmulProblem {
   int64_t m = 0;
   int64_t n = 0;

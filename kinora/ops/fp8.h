@@ -44,7 +44,7 @@ class Fp8 {
   Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling = Fp8Scaling::kDelayed,
       Fp8Use use = Fp8Use::kTraining);
 
-  /// What sizes of fp8 products are multiples of: rows, and both widths of a linear.
+  /// What sizes of fp8 products are multiples of: both widths of a linear, and rows in training.
   static constexpr int64_t kMultiple = 16;
 
   /// Whether products on `device` can be fp8 ones: built with nvcc, compute capability 8.9 or more.

@@ -83,6 +83,20 @@ TEST_F(FirstFramesTest, AreThoseOfTwoCommands) {
   EXPECT_FALSE(fs::exists(folder() / "again/first-frames/image-00000.png"));
 }
 
+TEST_F(FirstFramesTest, AreDrawnAgainByAnotherModelWhereTheirOwnIsGone) {
+  const fs::path pictures = folder() / "pictures-model";
+  fs::copy(kAlpha, pictures, fs::copy_options::recursive);
+  (void)draw("out", joined(clips({"--prompt", "a"}), {"--image-model", pictures.string()}));
+  fs::remove_all(pictures);
+  const Arguments like = {"--like", (folder() / "out/clip-00000.webp").string()};
+  const Outcome outcome = sample("again", like);
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("pictures-model\", which is not here. Hint: --image-model PATH"));
+  (void)draw("again", joined(like, {"--image-model", kAlpha}));
+  EXPECT_TRUE(fs::exists(folder() / "again/clip-00000.webp"));
+}
+
 TEST_F(FirstFramesTest, HaveTheShapeOfTheClipsWhereTheirModelTakesAnySize) {
   const std::string flux = (kData / "flux").string();
   write_text(folder() / "flux.yaml",
