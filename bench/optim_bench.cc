@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/optimizer.h"
 #include "kinora/kernels/random.h"
 #include "kinora/kernels/sum_squares.h"
@@ -67,6 +68,34 @@ void BM_UpdateWeights(benchmark::State& state) {
   report_bytes(state, 5 * 8 + 2);  // five fp32 arrays read and written, one copy written
 }
 
+/// 8-bit moments beside weights in bf16 alone.
+void BM_UpdateSmallStates(benchmark::State& state) {
+  std::vector<float> grad(kCount);
+  std::vector<uint8_t> codes(kCount, 127), square_codes(kCount);
+  std::vector<float> scales(kCount / kCodeBlock), square_scales(kCount / kCodeBlock);
+  std::vector<uint16_t> compute(kCount, 0x3f80);
+  random_fill(grad.data(), kCount, {}, 0, Distribution::kNormal, 0.1F);
+  UpdateBuffers buffers;
+  buffers.grad = grad.data();
+  buffers.leaves_grad = true;
+  buffers.coded_avg = {codes.data(), scales.data()};
+  buffers.coded_avg_sq = {square_codes.data(), square_scales.data()};
+  buffers.compute = compute.data();
+  buffers.compute_type = DType::kBF16;
+  UpdateParameters parameters;
+  parameters.moments = MomentFormat::k8Bit;
+  parameters.masters = MasterFormat::kBF16;
+  StepControl control;
+  control.lr = 1e-4;
+  for (auto _ : state) {
+    control.grad_sum_squares = 1.0;
+    prepare_update(&control, {});
+    update_weights(buffers, parameters, control, 0, kCount);
+    benchmark::ClobberMemory();
+  }
+  report_bytes(state, 4 + 2 * 4);  // gradients read, two moments and the weights read and written
+}
+
 void BM_RandomFill(benchmark::State& state) {
   std::vector<float> out(kCount);
   const auto distribution = static_cast<Distribution>(state.range(0));
@@ -80,6 +109,7 @@ void BM_RandomFill(benchmark::State& state) {
 BENCHMARK(BM_Memcpy)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_SumSquares)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_UpdateWeights)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_UpdateSmallStates)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_RandomFill)
     ->ArgName("uniform")
     ->Arg(static_cast<int64_t>(Distribution::kNormal))

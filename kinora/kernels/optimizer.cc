@@ -1,11 +1,14 @@
 #include "kinora/kernels/optimizer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <initializer_list>
 
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cast.h"
+#include "kinora/kernels/code_cells.h"
 #include "kinora/kernels/simd.h"
 
 namespace kinora::kernels {
@@ -88,9 +91,9 @@ struct UpdateBody {
     update(scalars, count, buffers.leaves_grad, buffers.grad + start, weight, first, second,
            kHasMean ? buffers.base + start : nullptr, kHasMean ? buffers.ema[0] + start : nullptr);
     if (coded) {
-      encode(buffers.coded_avg, kSignedCodes, start, count, moments);
+      encode(buffers.coded_avg, kSignedCells, start, count, moments);
       if (has_second_moment(kRule)) {
-        encode(buffers.coded_avg_sq, kUnsignedCodes, start, count, squares);
+        encode(buffers.coded_avg_sq, kUnsignedCells, start, count, squares);
       }
     }
     if (buffers.master == nullptr) {
@@ -144,32 +147,52 @@ struct UpdateBody {
     }
   }
 
-  [[gnu::always_inline]] static void encode(const CodedMoment& moment, const CodeMap& map,
+  [[gnu::always_inline]] static void encode(const CodedMoment& moment, const CodeCells& cells,
                                             int64_t start, int64_t count,
                                             const float* __restrict__ values) {
     for (int64_t block = 0; block < count; block += kCodeBlock) {
-      float scale = 0.0F;
-      for (int64_t i = 0; i < kCodeBlock; ++i) {
-        scale = std::max(scale, std::fabs(values[block + i]));
-      }
+      const float scale = largest_magnitude(values + block);
       moment.scales[(start + block) / kCodeBlock] = scale;
-      const float multiplier = code_multiplier(scale);
-      uint8_t* __restrict__ codes = moment.codes + start + block;
-      for (int64_t i = 0; i < kCodeBlock; ++i) {
-        codes[i] = nearest_code(map.bound, values[block + i] * multiplier);
-      }
+      cells.codes_of(values + block, code_multiplier(scale), moment.codes + start + block);
     }
+  }
+
+  /// Of a block, but for NaN. By integers, whose largest is found side by side.
+  [[gnu::always_inline]] static float largest_magnitude(const float* __restrict__ values) {
+    constexpr int32_t kInfinity = 0x7f800000;
+    int32_t magnitudes[kCodeBlock];
+    for (int64_t i = 0; i < kCodeBlock; ++i) {
+      std::memcpy(&magnitudes[i], values + i, sizeof(float));
+      magnitudes[i] &= 0x7fffffff;
+    }
+    int32_t largest = 0;
+    for (int64_t i = 0; i < kCodeBlock; ++i) {
+      const int32_t known = magnitudes[i] <= kInfinity ? magnitudes[i] : 0;
+      largest = known > largest ? known : largest;
+    }
+    return std::bit_cast<float>(largest);
   }
 
   /// weight: in; what was stored afterwards.
   [[gnu::always_inline]] static void round_weights(const RandomStream& stream, int64_t place,
                                                    int64_t count, float* __restrict__ weight,
                                                    uint16_t* __restrict__ out) {
-    for (int64_t i = 0; i < count; i += 4) {
-      const PhiloxBlock random = philox(stream, static_cast<uint32_t>((place + i) / 4));
-      for (int64_t k = 0; k < 4; ++k) {
-        out[i + k] = round_stochastically(weight[i + k], random.word[k]);
-        weight[i + k] = widen_bf16(out[i + k]);
+    constexpr int64_t kGroups = kCodeBlock / 4;
+    for (int64_t start = 0; start < count; start += kCodeBlock) {
+      const auto first = static_cast<uint32_t>((place + start) / 4);
+      uint32_t words[kCodeBlock];
+#pragma GCC ivdep
+      for (int64_t i = 0; i < kGroups; ++i) {
+        const PhiloxBlock random = philox(stream, first + static_cast<uint32_t>(i));
+        words[4 * i] = random.word[0];
+        words[4 * i + 1] = random.word[1];
+        words[4 * i + 2] = random.word[2];
+        words[4 * i + 3] = random.word[3];
+      }
+#pragma GCC ivdep
+      for (int64_t i = 0; i < kCodeBlock; ++i) {
+        out[start + i] = round_stochastically(weight[start + i], words[i]);
+        weight[start + i] = widen_bf16(out[start + i]);
       }
     }
   }

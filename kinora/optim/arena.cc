@@ -682,9 +682,9 @@ void Arena::materialise(Bucket* bucket, std::vector<Owner>* owners) {
     const auto moment = [&](Role role, const kernels::CodeMap& map) {
       const int64_t end = bucket->slice_begin + bucket->slice_numel;
       at::Tensor array = state(bucket->place_of(role, end), moments);
-      if (coded) {
-        store(array, at::full({array.numel()}, kernels::nearest_code(map.bound, 0.0F),
-                              fp32.dtype(moments)));
+      const uint8_t code = coded ? kernels::nearest_code(map.bound, 0.0F) : 0;
+      if (code != 0) {
+        store(array, at::full({array.numel()}, code, fp32.dtype(moments)));
       }
       return array;
     };

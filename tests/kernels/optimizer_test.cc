@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -11,6 +12,7 @@
 
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cast.h"
+#include "kinora/kernels/code_cells.h"
 #include "kinora/kernels/instruction_set.h"
 #include "kinora/kernels/sum_squares.h"
 #include "tests/kernels/optimizer_arrays.h"
@@ -211,6 +213,31 @@ TEST(UpdateWeightsTest, ASkippedStepOnlyZerosTheGradient) {
   const StepControl control = prepared(std::numeric_limits<double>::quiet_NaN(), {});
   update_weights(arrays.buffers(), arrays.parameters(), control, 0, 100);
   EXPECT_EQ(arrays, expected);
+}
+
+TEST(CodeCellsTest, FindTheNearestCodeOfAnyFloat) {
+  const std::tuple<const CodeMap*, const CodeCells*> maps[] = {{&kSignedCodes, &kSignedCells},
+                                                               {&kUnsignedCodes, &kUnsignedCells}};
+  for (const auto& [map, cells] : maps) {
+    std::vector<float> values;
+    for (const float bound : map->bound) {
+      values.insert(values.end(),
+                    {bound, std::nextafter(bound, kInfinity), std::nextafter(bound, -kInfinity)});
+    }
+    for (uint32_t upper = 0; upper <= 0xffffU; ++upper) {  // infinities and NaN among them
+      for (const uint32_t lower : {0x0U, 0x1U, 0x8000U, 0xffffU}) {
+        values.push_back(std::bit_cast<float>(upper << 16 | lower));
+      }
+    }
+    values.resize((values.size() / kCodeBlock + 1) * kCodeBlock);
+    std::vector<uint8_t> codes(values.size());
+    for (size_t i = 0; i < values.size(); i += kCodeBlock) {
+      cells->codes_of(values.data() + i, 1.0F, codes.data() + i);
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(codes[i], nearest_code(map->bound, values[i])) << values[i];
+    }
+  }
 }
 
 /// What update_weights is for one element after another, in the simplest form.
