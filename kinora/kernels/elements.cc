@@ -99,7 +99,11 @@ void store_fp8(const Fp8Output& output, int64_t rows, int64_t width, int64_t row
     static_cast<uint8_t*>(output.data)[row * width + column] = bits;
   }
   if (output.transposed != nullptr) {
-    static_cast<uint8_t*>(output.transposed)[column * rows + row] = bits;
+    auto* copy = static_cast<uint8_t*>(output.transposed) + column * transposed_pitch(rows);
+    copy[row] = bits;
+    if (row == rows - 1) {
+      std::fill(copy + rows, copy + transposed_pitch(rows), uint8_t{0});
+    }
   }
   if (output.amax != nullptr) {
     // As integers, so that NaN is the largest, as on a GPU.

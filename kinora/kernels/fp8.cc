@@ -66,10 +66,11 @@ void quantise(const Quantise& call) {
 }
 
 void transpose_bytes(const void* in, int64_t rows, int64_t width, void* out) {
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < width; ++column) {
-      static_cast<uint8_t*>(out)[column * rows + row] =
-          static_cast<const uint8_t*>(in)[row * width + column];
+  const int64_t pitch = transposed_pitch(rows);
+  for (int64_t column = 0; column < width; ++column) {
+    for (int64_t row = 0; row < pitch; ++row) {
+      static_cast<uint8_t*>(out)[column * pitch + row] =
+          row < rows ? static_cast<const uint8_t*>(in)[row * width + column] : uint8_t{0};
     }
   }
 }

@@ -16,6 +16,12 @@ namespace kinora::kernels {
   return type == DType::kF8E4M3 || type == DType::kF8E5M2;
 }
 
+/// Elements from one row of a matrix' transposed copy to the next: products read whole pieces of 16
+/// bytes.
+[[nodiscard]] KINORA_HOST_DEVICE constexpr int64_t transposed_pitch(int64_t rows) {
+  return (rows + 15) / 16 * 16;
+}
+
 /// The largest finite numbers of the formats.
 inline constexpr float kLargestE4M3 = 448.0F;
 inline constexpr float kLargestE5M2 = 57344.0F;
@@ -25,8 +31,9 @@ inline constexpr float kLargestE5M2 = 57344.0F;
 /// where `type` is kF8E4M3 or kF8E5M2.
 struct Fp8Output {
   DType type = DType::kF8E4M3;
-  void* data = nullptr;          ///< [rows, width]; null: not written
-  void* transposed = nullptr;    ///< [width, rows]; null: not written
+  void* data = nullptr;  ///< [rows, width]; null: not written
+  /// [width, transposed_pitch(rows)], zeros behind the rows; null: not written.
+  void* transposed = nullptr;
   const float* scale = nullptr;  ///< in the device's memory; null: 1
   /// In and out: max(*amax, largest |value|), where NaN counts as the largest; null: not wanted.
   float* amax = nullptr;
@@ -48,7 +55,8 @@ struct Quantise {
 };
 void quantise(const Quantise& call);
 
-/// out[c, r] = in[r, c]: bytes, in [rows, width].
+/// out[c, r] = in[r, c]: bytes, in [rows, width], out [width, transposed_pitch(rows)], zeros behind
+/// the rows.
 void transpose_bytes(const void* in, int64_t rows, int64_t width, void* out);
 
 /// *amax = max(*amax, largest |in[i]|), where NaN counts as the largest: what current scaling takes

@@ -83,7 +83,7 @@ struct ResidualNormForward {
 ///   dscale  = sum of dh * xhat;  dshift = sum of dh;  dbranch_sum = sum of dbranch
 ///
 /// 8-bit copies (here and in forward) with `transposed` need `data`, too, and 16-byte alignment and
-/// multiples of 16 for rows and width, as the matrix products that read them do.
+/// a width that is a multiple of 16, as the matrix products that read them do.
 struct ResidualNormBackward {
   int64_t rows = 0;
   int64_t width = 0;

@@ -27,7 +27,7 @@ namespace kinora::ops {
 struct Operand {
   at::Tensor value{};           ///< [R, C]
   at::Tensor fp8{};             ///< uint8 [R, C]
-  at::Tensor fp8_transposed{};  ///< uint8 [C, R]
+  at::Tensor fp8_transposed{};  ///< uint8 [C, kernels::transposed_pitch(R)]
   /// What the 8-bit values have to be multiplied by: fp32 [1], or a factor for each block as
   /// kernels::BlockQuantise has them.
   at::Tensor factors{};
@@ -38,6 +38,7 @@ struct Operand {
   /// x A^T of an input, where the linear's updates have been computed: [R, rank], of all updates.
   at::Tensor low{};
 
+  /// Of what is not there but transposed: with those of zeros behind it.
   [[nodiscard]] int64_t rows() const {
     return value.defined() ? value.size(0) : (fp8.defined() ? fp8.size(0) : fp8_transposed.size(1));
   }

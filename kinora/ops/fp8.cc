@@ -99,7 +99,7 @@ Operand Fp8::unfilled_bytes(at::IntArrayRef shape) const {
   Operand operand;
   operand.fp8 = at::empty(shape, bytes);
   if (!is_for_sampling()) {
-    operand.fp8_transposed = at::empty({shape[1], shape[0]}, bytes);
+    operand.fp8_transposed = at::empty({shape[1], kernels::transposed_pitch(shape[0])}, bytes);
   }
   return operand;
 }

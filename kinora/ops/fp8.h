@@ -44,7 +44,8 @@ class Fp8 {
   Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling = Fp8Scaling::kDelayed,
       Fp8Use use = Fp8Use::kTraining);
 
-  /// What sizes of fp8 products are multiples of: both widths of a linear, and rows in training.
+  /// What sizes of fp8 products are multiples of: both widths of a linear, and with block scaling
+  /// rows.
   static constexpr int64_t kMultiple = 16;
 
   /// Whether products on `device` can be fp8 ones: built with nvcc, compute capability 8.9 or more.
@@ -52,6 +53,7 @@ class Fp8 {
 
   [[nodiscard]] at::Device device() const { return device_; }
   [[nodiscard]] Fp8Scaling scaling() const { return scaling_; }
+  [[nodiscard]] Fp8Use use() const { return use_; }
   [[nodiscard]] bool is_for_sampling() const { return use_ == Fp8Use::kSampling; }
 
   /// Sampling: before a run. Does not wait for the device.

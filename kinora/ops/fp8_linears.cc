@@ -50,8 +50,9 @@ LinearShape product_shape(const Operand& operand, const Operand& weight) {
 
 /// A linear and its operands, random: products of zeros take less power, and so less time.
 struct Trial {
-  Trial(const LinearShape& shape, at::Device device, at::ScalarType type, Fp8Scaling scaling)
-      : fp8(1, device, scaling) {
+  Trial(const LinearShape& shape, const Fp8& like, at::ScalarType type)
+      : fp8(1, like.device(), like.scaling(), like.use()) {
+    const at::Device device = like.device();
     uint64_t sample = 0;
     const auto normal = [&](int64_t rows, int64_t columns, double deviation) {
       at::Tensor values = at::empty({rows, columns}, at::device(device).dtype(at::kFloat));
@@ -60,21 +61,24 @@ struct Trial {
       return values.to(type);
     };
     x = normal(shape.rows, shape.in, 1.0);
-    dy = normal(shape.rows, shape.out, 1.0);
     linear.weight = normal(shape.out, shape.in, 1.0 / std::sqrt(static_cast<double>(shape.in)));
     linear.bias = at::zeros({shape.out}, x.options());
     linear.weight_grad = at::empty({shape.out, shape.in}, x.options().dtype(at::kFloat));
     linear.number = 0;
     fp8.begin_step();
+    fp8.begin_step();  // delayed scales are known, then
     fp8.quantise_weights({linear});
     linear.number = -1;  // of the block's type
     x_fp8 = fp8.quantise(x, 0, Fp8::kInput);
-    dy_fp8 = fp8.quantise(dy, 0, Fp8::kGradient);
+    if (!fp8.is_for_sampling()) {
+      dy = normal(shape.rows, shape.out, 1.0);
+      dy_fp8 = fp8.quantise(dy, 0, Fp8::kGradient);
+    }
   }
 
   Fp8 fp8;
   LinearWeights linear;
-  at::Tensor x, dy;
+  at::Tensor x, dy;  // in sampling without dy
   Operand x_fp8, dy_fp8;
 };
 
@@ -145,18 +149,20 @@ LinearShape Fp8Linears::shape_of(int64_t number, int64_t rows) const {
 
 std::string Fp8Linears::obstacle(const LinearShape& shape) {
   const bool trains = !fp8_->is_for_sampling();
-  if (trains && shape.rows % Fp8::kMultiple != 0) {
-    return "weight gradients add up over rows, whose number is no multiple of " +
-           std::to_string(Fp8::kMultiple);
+  const bool in_blocks = fp8_->scaling() == Fp8Scaling::kBlock;
+  if (in_blocks && shape.rows % Fp8::kMultiple != 0) {
+    return "block scaling takes multiples of " + std::to_string(Fp8::kMultiple) + " rows";
   }
   const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_));
-  MatmulProblem adding = problems.weight_grad;
+  MatmulProblem weight_grad = problems.weight_grad;
+  weight_grad.k = kernels::transposed_pitch(shape.rows);
+  MatmulProblem adding = weight_grad;
   adding.accumulate = true;
   const bool has_forward =
       products_.supports(problems.forward) && products_.supports(without_bias(problems.forward));
-  const bool has_all = has_forward && (!trains || (products_.supports(problems.input_grad) &&
-                                                   products_.supports(problems.weight_grad) &&
-                                                   products_.supports(adding)));
+  const bool has_all =
+      has_forward && (!trains || (products_.supports(problems.input_grad) &&
+                                  products_.supports(weight_grad) && products_.supports(adding)));
   return has_all ? "" : kLacks;
 }
 
@@ -200,7 +206,7 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
     return {.shape = shape, .in_fp8 = false, .reason = std::move(obstacle)};
   }
   const Fp8Scaling scaling = fp8_->scaling();
-  Trial trial(shape, fp8_->device(), type_, scaling);
+  Trial trial(shape, *fp8_, type_);
   // Of a block's linears one operand comes from or goes to the residual stream, whose kernels
   // quantise it on their way where they know its scale. The other, at least as wide, takes a pass:
   // one by itself around attention, and around GELU the one that the block's type has within its
@@ -210,7 +216,7 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
   const bool trains = !fp8_->is_for_sampling();
   const auto run = [&](size_t way) {
     if (way != kInFp8) {
-      plain_(trial.x, trains ? trial.dy : at::Tensor(), trial.linear);
+      plain_(trial.x, trial.dy, trial.linear);
       return;
     }
     if (quantises_both || input_is_wide) {
@@ -312,8 +318,9 @@ at::Tensor Fp8Linears::input_grad(const Operand& dy, const Operand& weight, cons
 
 void Fp8Linears::weight_grad(const Operand& dy, const Operand& x, const at::Tensor& out,
                              bool overwrite) {
-  const LinearShape shape{
-      .rows = dy.rows(), .in = x.fp8_transposed.size(0), .out = dy.fp8_transposed.size(0)};
+  const LinearShape shape{.rows = x.fp8_transposed.size(1),
+                          .in = x.fp8_transposed.size(0),
+                          .out = dy.fp8_transposed.size(0)};
   MatmulProblem problem = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_)).weight_grad;
   problem.accumulate = !overwrite;
   problem.ldd = out.is_contiguous() ? 0 : out.stride(0);

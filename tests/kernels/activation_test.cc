@@ -105,7 +105,7 @@ TEST(ActivationTest, BackwardGivesTheValueTheBiasGradientAndCopies) {
   const std::vector<float> dg = random_values(rows * width, 2);
   std::vector<float> du(u.size());
   std::vector<float> g(u.size());
-  std::vector<uint8_t> transposed(u.size());
+  std::vector<uint8_t> transposed(static_cast<size_t>(width * transposed_pitch(rows)));
   std::vector<float> bias_grad = {1.0F, 2.0F, 3.0F};
   float amax = 0.0F;
   ActivationBackward call;
@@ -128,7 +128,7 @@ TEST(ActivationTest, BackwardGivesTheValueTheBiasGradientAndCopies) {
       const float value = du[static_cast<size_t>(row * width + column)];
       sum += value;
       largest = std::max(largest, std::abs(value));
-      EXPECT_EQ(transposed[static_cast<size_t>(column * rows + row)],
+      EXPECT_EQ(transposed[static_cast<size_t>(column * transposed_pitch(rows) + row)],
                 float_to_fp8(value, DType::kF8E4M3));
     }
     EXPECT_NEAR(bias_grad[static_cast<size_t>(column)], sum, 1e-6);

@@ -60,7 +60,8 @@ TEST(Fp8Test, OutputsAreScaledTransposedAndMeasured) {
   const float scale = 2.0F;
   float amax = 1.5F;
   uint8_t data[6] = {};
-  uint8_t transposed[6] = {};
+  uint8_t transposed[3 * 16];
+  std::ranges::fill(transposed, uint8_t{1});
   const Fp8Output output = {DType::kF8E4M3, data, transposed, &scale, &amax};
   for (int row = 0; row < 2; ++row) {
     for (int column = 0; column < 3; ++column) {
@@ -71,8 +72,11 @@ TEST(Fp8Test, OutputsAreScaledTransposedAndMeasured) {
     for (int column = 0; column < 3; ++column) {
       const auto expected = static_cast<float>(2 * (row - column));
       EXPECT_EQ(fp8_to_float(data[row * 3 + column], DType::kF8E4M3), expected);
-      EXPECT_EQ(fp8_to_float(transposed[column * 2 + row], DType::kF8E4M3), expected);
+      EXPECT_EQ(fp8_to_float(transposed[column * 16 + row], DType::kF8E4M3), expected);
     }
+  }
+  for (int i = 0; i < 3 * 16; ++i) {
+    EXPECT_TRUE(i % 16 < 2 || transposed[i] == 0) << i;
   }
   EXPECT_EQ(amax, 2.0F);
   store_fp8(output, 2, 3, 0, 0, NAN);

@@ -11,7 +11,7 @@ namespace fp8_test {
 
 TEST(Fp8Test, QuantisesScaledValuesAndSaturates) {
   const std::vector<float> in = {1.0F, -3.0F, 1000.0F, -INFINITY, 0.0F, 1.0625F};
-  std::vector<uint8_t> data(6), transposed(6);
+  std::vector<uint8_t> data(6), transposed(3 * 16);
   const float scale = 2.0F;
   float amax = 0.0F;
   quantise({2,
@@ -22,8 +22,12 @@ TEST(Fp8Test, QuantisesScaledValuesAndSaturates) {
   // 2.125 lies between 2 and 2.25; its tie goes to the even one, 2.
   EXPECT_EQ(decode(data, DType::kF8E4M3),
             (std::vector<float>{2.0F, -6.0F, 448.0F, -448.0F, 0.0F, 2.0F}));
-  EXPECT_EQ(decode(transposed, DType::kF8E4M3),
-            (std::vector<float>{2.0F, -448.0F, -6.0F, 0.0F, 448.0F, 2.0F}));
+  const std::vector<float> columns = decode(transposed, DType::kF8E4M3);
+  for (size_t column = 0; column < 3; ++column) {
+    for (size_t row = 0; row < 2; ++row) {
+      EXPECT_EQ(columns[16 * column + row], decode(data, DType::kF8E4M3)[3 * row + column]);
+    }
+  }
   EXPECT_EQ(amax, INFINITY);
 }
 
@@ -38,9 +42,13 @@ TEST(Fp8Test, LargestMagnitudeKeepsNan) {
 
 TEST(Fp8Test, TransposesBytes) {
   const std::vector<uint8_t> in = {1, 2, 3, 4, 5, 6};
-  std::vector<uint8_t> out(6);
+  std::vector<uint8_t> out(3 * 16, 9);
   transpose_bytes(in.data(), 2, 3, out.data());
-  EXPECT_EQ(out, (std::vector<uint8_t>{1, 4, 2, 5, 3, 6}));
+  std::vector<uint8_t> want(3 * 16);
+  for (size_t i = 0; i < in.size(); ++i) {
+    want[16 * (i % 3) + i / 3] = in[i];
+  }
+  EXPECT_EQ(out, want);
 }
 
 /// Three tensors with a history of three steps.

@@ -42,6 +42,9 @@ class Inputs {
         dg(encode(random_values(shape.rows * shape.width, 2), type)) {}
 
   [[nodiscard]] size_t numel() const { return static_cast<size_t>(shape.rows * shape.width); }
+  [[nodiscard]] size_t transposed_numel() const {
+    return static_cast<size_t>(transposed_pitch(shape.rows) * shape.width);
+  }
 
   [[nodiscard]] Results on_cpu(Activation function, bool backward) const {
     Results results;
@@ -50,10 +53,10 @@ class Inputs {
     const float scale = kScale;
     results.amax = {0.0F, 0.0F};
     results.bias_grad.assign(static_cast<size_t>(shape.width), 1.0F);
-    for (auto* bytes :
-         {&results.g_fp8, &results.g_transposed, &results.du_fp8, &results.du_transposed}) {
-      bytes->assign(numel(), 0);
-    }
+    results.g_fp8.assign(numel(), 0);
+    results.du_fp8.assign(numel(), 0);
+    results.g_transposed.assign(transposed_numel(), 0);
+    results.du_transposed.assign(transposed_numel(), 0);
     const Fp8Output g_fp8 = {DType::kF8E4M3, results.g_fp8.data(), results.g_transposed.data(),
                              &scale, &results.amax[0]};
     if (backward) {
@@ -89,9 +92,10 @@ class Inputs {
     const DeviceArray<uint8_t> g(std::vector<uint8_t>(u.size()), bytes);
     const DeviceArray<uint8_t> du(std::vector<uint8_t>(u.size()), bytes);
     const std::vector<uint8_t> empty(numel());
+    const std::vector<uint8_t> other(transposed_numel(), 1);
     const DeviceArray<uint8_t> quantised[] = {
-        DeviceArray<uint8_t>(empty, offset), DeviceArray<uint8_t>(empty, offset),
-        DeviceArray<uint8_t>(empty, offset), DeviceArray<uint8_t>(empty, offset)};
+        DeviceArray<uint8_t>(empty, offset), DeviceArray<uint8_t>(other, offset),
+        DeviceArray<uint8_t>(empty, offset), DeviceArray<uint8_t>(other, offset)};
     const DeviceArray<float> scale(std::vector<float>{kScale});
     const DeviceArray<float> amax(std::vector<float>{0.0F, 0.0F});
     const DeviceArray<float> bias_grad(std::vector<float>(static_cast<size_t>(shape.width), 1.0F),

@@ -121,7 +121,7 @@ class Calls {
         h_(Bytes(inputs.dh.size()), bytes(c_.h_type())),
         dbranch_(Bytes(inputs.x.size()), bytes(c_.type)),
         quantised_(Bytes(numel()), c_.offset),
-        transposed_(Bytes(numel()), c_.offset),
+        transposed_(Bytes(static_cast<size_t>(transposed_pitch(c_.rows) * c_.width), 1), c_.offset),
         vectors_(inputs.vectors, c_.offset),
         table_(inputs.table, c_.offset),
         mean_(inputs.mean, c_.offset),
@@ -332,7 +332,7 @@ TEST_F(GpuModulatedNormTest, EqualsTheCpuWhereEachSampleHasTwoParts) {
       expect_equal_to_cpu(c);
       c.has_norm = false;
       expect_equal_to_cpu(c);
-      if (c.rows % 16 == 0 && width % 16 == 0) {
+      if (width % 16 == 0) {
         c.has_norm = true;
         c.quantised = true;
         c.transposed = true;
@@ -386,7 +386,12 @@ TEST_F(GpuModulatedNormTest, QuantisedCopiesEqualTheCpu) {
           {64, 3072, 64},
           {32, 8208, 32},
           {2048, 384, 256},
-          {8448, 144, 64}}) {
+          {8448, 144, 64},
+          {1, 16, 1},
+          {50, 1152, 50},
+          {1057, 1152, 1057},
+          {99, 3072, 33},
+          {8457, 144, 8457}}) {
       Case c = {rows, width, rows_per_vector, type};
       c.quantised = true;
       c.transposed = true;
@@ -446,7 +451,7 @@ TEST_F(GpuModulatedNormTest, NanAndInfinityPropagate) {
 }
 
 TEST_F(GpuModulatedNormTest, ConditionsOfTheHeaderAreErrors) {
-  const Inputs inputs({8, 16, 8});  // rows are no multiple of 16
+  const Inputs inputs({16, 24, 16});  // the width is no multiple of 16
   Calls<DeviceArray>(inputs).forward([](ResidualNormForward call) {
     call.h_fp8.data = call.h;
     call.h_fp8.transposed = call.h;

@@ -241,7 +241,8 @@ __device__ __forceinline__ void store_transposed(const ByteTile& tile, void* tra
                                                  int64_t rows, int64_t width, int64_t first_row,
                                                  int64_t first_column) {
   constexpr int kQuads = kTileRows / 16;
-  const bool aligned = rows % 16 == 0 && reinterpret_cast<uintptr_t>(transposed) % 16 == 0;
+  const int64_t pitch = transposed_pitch(rows);
+  const bool aligned = reinterpret_cast<uintptr_t>(transposed) % 16 == 0;
 #pragma unroll
   for (int i = threadIdx.x; i < kTileColumns * kQuads; i += kThreads) {
     const int column = i / kQuads;
@@ -252,14 +253,14 @@ __device__ __forceinline__ void store_transposed(const ByteTile& tile, void* tra
     }
     const uint4 bytes =
         reinterpret_cast<const uint4*>(tile.word)[column * kQuads + (quad ^ (column / kWidth))];
-    uint8_t* target = static_cast<uint8_t*>(transposed) + (first_column + column) * rows + row;
-    if (aligned) {  // then row + 16 <= rows
+    uint8_t* target = static_cast<uint8_t*>(transposed) + (first_column + column) * pitch + row;
+    if (aligned) {  // the tile has zeros behind the rows
       *reinterpret_cast<uint4*>(target) = bytes;
     } else {
       const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
 #pragma unroll
       for (int k = 0; k < 16; ++k) {
-        if (row + k < rows) {
+        if (row + k < pitch) {
           target[k] = static_cast<uint8_t>(words[k / 4] >> (8 * (k % 4)));
         }
       }

@@ -7,8 +7,8 @@
 #include "kinora/kernels/activation.h"
 
 /// Launchers of kernels/activation.h (rules of this folder: cuda/random.h). All pointers are device
-/// memory. Arrays of 16-byte alignment whose width is a multiple of 8 elements (and, for transposed
-/// copies, whose number of rows is a multiple of 16) are fastest; anything else works.
+/// memory. Arrays of 16-byte alignment whose width is a multiple of 8 elements are fastest;
+/// anything else works.
 namespace kinora::kernels::cuda {
 
 /// kernels::activation_forward on the device.

@@ -184,9 +184,10 @@ __global__ void __launch_bounds__(kThreads)
       partial[blockIdx.y * width + place.column_base + thread] = total;
     }
   }
+  const int64_t pitch = transposed_pitch(rows);
   store_transposed<kSegments>(
       tile, kTile, place.num_rows, place.num_columns,
-      static_cast<uint8_t*>(out.transposed) + place.column_base * rows + place.row_base, rows);
+      static_cast<uint8_t*>(out.transposed) + place.column_base * pitch + place.row_base, pitch);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -208,13 +209,14 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
+  const int64_t pitch = transposed_pitch(rows);
   store_transposed<kSegments>(tile, kTile, place.num_rows, place.num_columns,
-                              out + place.column_base * rows + place.row_base, rows);
+                              out + place.column_base * pitch + place.row_base, pitch);
 }
 
 /// Tiles have 128 rows, and a grid at most 65,535 of them along y.
 bool fits_tiles(int64_t rows, int64_t width) {
-  return rows % kTileSegment == 0 && width % kTileSegment == 0 && rows <= int64_t{65535} * kTile;
+  return width % kTileSegment == 0 && rows <= int64_t{65535} * kTile;
 }
 
 dim3 tile_grid(int64_t rows, int64_t width) {
@@ -471,8 +473,9 @@ cudaError_t block_quantise(const BlockQuantise& call, cudaStream_t stream) {
   if (call.rows == 0 || call.width == 0) {
     return cudaSuccess;
   }
-  if (!fits_tiles(call.rows, call.width) || !is_aligned_to<16>(call.in) ||
-      !is_aligned_to<16>(call.data) || !is_aligned_to<16>(call.transposed)) {
+  if (call.rows % kTileSegment != 0 || !fits_tiles(call.rows, call.width) ||
+      !is_aligned_to<16>(call.in) || !is_aligned_to<16>(call.data) ||
+      !is_aligned_to<16>(call.transposed)) {
     return cudaErrorInvalidValue;
   }
   return with_type(call.type, [&](auto type) {

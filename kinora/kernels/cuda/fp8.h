@@ -8,9 +8,9 @@
 #include "kinora/kernels/fp8.h"
 
 /// Launchers of kernels/fp8.h (rules of this folder: cuda/random.h). All pointers are device
-/// memory. Whatever writes a transposed copy needs rows and width that are multiples of 16 and
-/// pointers aligned to 16 bytes, as the matrix products that read it do: else
-/// cudaErrorInvalidValue. The rest takes any size and alignment (16 bytes is fastest).
+/// memory. Whatever writes a transposed copy needs a width that is a multiple of 16 and pointers
+/// aligned to 16 bytes, as the matrix products that read it do: else cudaErrorInvalidValue. The
+/// rest takes any size and alignment (16 bytes is fastest).
 namespace kinora::kernels::cuda {
 
 /// Bytes of quantise's scratch where column sums are wanted.
@@ -32,7 +32,8 @@ namespace kinora::kernels::cuda {
 /// kernels::update_scales on the device: one launch for all tensors.
 [[nodiscard]] cudaError_t update_scales(const ScaleUpdate& call, cudaStream_t stream);
 
-/// kernels::block_quantise on the device; rows, width and alignment as for transposed copies.
+/// kernels::block_quantise on the device; width and alignment as for transposed copies, and rows in
+/// multiples of 16.
 [[nodiscard]] cudaError_t block_quantise(const BlockQuantise& call, cudaStream_t stream);
 
 }  // namespace kinora::kernels::cuda

@@ -64,8 +64,9 @@ __device__ __forceinline__ void transpose4x4(uint32_t a, uint32_t b, uint32_t c,
 }
 
 /// Writes the first num_rows rows and `width` columns of a tile: byte (r, c) to
-/// out[c * out_pitch + r]. num_rows: a multiple of 16; width: of 4; out and out_pitch aligned
-/// to 16. All threads of the block take part; the caller synchronises before and after.
+/// out[c * out_pitch + r], and zeros behind them up to a multiple of 16. width: a multiple of 4;
+/// out and out_pitch aligned to 16. All threads of the block take part; the caller synchronises
+/// before and after.
 template <int kSegments>
 __device__ __forceinline__ void store_transposed(const uint8_t* tile, int pitch, int num_rows,
                                                  int width, uint8_t* out, int64_t out_pitch) {
@@ -81,8 +82,10 @@ __device__ __forceinline__ void store_transposed(const uint8_t* tile, int pitch,
         uint32_t row_words[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          row_words[i] = *reinterpret_cast<const uint32_t*>(
-              tile + tile_offset<kSegments>(pitch, first_row + 4 * quarter + i, column));
+          const int row = first_row + 4 * quarter + i;
+          row_words[i] = row < num_rows ? *reinterpret_cast<const uint32_t*>(
+                                              tile + tile_offset<kSegments>(pitch, row, column))
+                                        : 0;
         }
         uint32_t columns[4];
         transpose4x4(row_words[0], row_words[1], row_words[2], row_words[3], columns);

@@ -239,8 +239,8 @@ cudaError_t residual_norm_forward(const ResidualNormForward& call, cudaStream_t 
     return cudaErrorInvalidValue;
   }
   if (call.h_fp8.transposed != nullptr &&
-      (call.h_fp8.data == nullptr || call.rows % kTileSegment != 0 ||
-       call.width % kTileSegment != 0 || !is_aligned_to<16>(call.h_fp8.transposed))) {
+      (call.h_fp8.data == nullptr || call.width % kTileSegment != 0 ||
+       !is_aligned_to<16>(call.h_fp8.transposed))) {
     return cudaErrorInvalidValue;
   }
   return with_type(call.type,

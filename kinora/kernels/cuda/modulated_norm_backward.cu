@@ -342,7 +342,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
         const int64_t tile_begin = first + (row - 1 - first) / kTileRows * kTileRows;
         store_transposed<kTileRows / kTileSegment>(
             tile, plan.tile_pitch, static_cast<int>(row - tile_begin), width,
-            static_cast<uint8_t*>(call.dbranch_fp8.transposed) + tile_begin, call.rows);
+            static_cast<uint8_t*>(call.dbranch_fp8.transposed) + tile_begin,
+            transposed_pitch(call.rows));
         if (!has_dh) {
           __syncthreads();  // else the next rows' own barrier comes before they write to the tile
         }
@@ -620,9 +621,8 @@ cudaError_t residual_norm_backward(const ResidualNormBackward& call, void* works
   if ((call.dh_type != call.type && call.dh_type != DType::kF32) ||
       (call.branch == nullptr && call.dgate != nullptr) ||
       (call.dh == nullptr && has_norm_outputs) ||
-      (fp8.transposed != nullptr &&
-       (fp8.data == nullptr || call.rows % kTileSegment != 0 || call.width % kTileSegment != 0 ||
-        !is_aligned_to<16>(fp8.transposed)))) {
+      (fp8.transposed != nullptr && (fp8.data == nullptr || call.width % kTileSegment != 0 ||
+                                     !is_aligned_to<16>(fp8.transposed)))) {
     return cudaErrorInvalidValue;
   }
   return with_type(call.type, [&](auto type) {

@@ -344,7 +344,7 @@ struct RowNorm {
       __syncthreads();
       store_transposed<kTileRows / kTileSegment>(
           tile, plan.tile_pitch, static_cast<int>(end - first), static_cast<int>(call.width),
-          static_cast<uint8_t*>(call.h_fp8.transposed) + first, call.rows);
+          static_cast<uint8_t*>(call.h_fp8.transposed) + first, transposed_pitch(call.rows));
     }
   }
 };
