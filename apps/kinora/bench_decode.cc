@@ -2,21 +2,22 @@
 
 #include <iomanip>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "apps/kinora/bench_report.h"
 #include "apps/kinora/commands.h"
 #include "apps/kinora/error_report.h"
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/build_info.h"
+#include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/device/gpu_profile.h"
+#include "kinora/inference/setup.h"
 #include "kinora/train/bench/benchmark_decode.h"
 
 namespace kinora::apps {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 std::string name_of(Precision precision) {
   for (const auto& [name, value] : precisions()) {
@@ -33,6 +34,8 @@ int run(const BenchDecodeArguments& arguments) {
   set_memory_hint("--memory-budget GIB, within which the same numbers are computed in pieces");
   train::DecodeBenchmarkOptions options = arguments.options;
   options.memory_budget = static_cast<int64_t>(arguments.memory_gib * kGiB);
+  KINORA_CHECK(!options.profile || inference::choose_device(options.device).is_cuda(), kConfig,
+               "[bench] --profile traces a GPU, but this computes on the CPU");
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, options.device);
@@ -58,6 +61,9 @@ int run(const BenchDecodeArguments& arguments) {
     json["ms"] = result.seconds * 1e3;
     json["images_per_s"] = result.images_per_s;
     json["peak_memory_gib"] = static_cast<double>(result.peak_memory) / kGiB;
+    if (result.trace) {
+      json["profile"] = to_json(device::profile_of(*result.trace), 1);
+    }
     std::cout << json.dump() << '\n';
     return 0;
   }
@@ -66,6 +72,9 @@ int run(const BenchDecodeArguments& arguments) {
             << " x " << options.width << ": " << std::fixed << std::setprecision(2)
             << result.seconds * 1e3 << " ms, " << human_rate(result.images_per_s)
             << " images/s, peak memory " << human_bytes(result.peak_memory) << '\n';
+  if (result.trace) {
+    print(std::cout, device::profile_of(*result.trace), 1, "run");
+  }
   return 0;
 }
 

@@ -6,6 +6,21 @@
 #include "kinora/kernels/elements.h"
 
 namespace kinora::kernels {
+namespace {
+
+/// The place of `in` that a place of the result repeats.
+int64_t repeated_place(const ChannelEdges& edges, int64_t place) {
+  int64_t source = 0;
+  int64_t places = edges.out_places();
+  for (int d = 0; d < 3; ++d) {
+    places /= edges.size(d);
+    const int64_t at = place / places % edges.size(d) - edges.before[d];
+    source = source * edges.sizes[d] + std::clamp<int64_t>(at, 0, edges.sizes[d] - 1);
+  }
+  return source;
+}
+
+}  // namespace
 
 void channel_moments(const ChannelMoments& call) {
   for (int64_t b = 0; b < call.batch; ++b) {
@@ -25,13 +40,18 @@ void channel_moments(const ChannelMoments& call) {
 }
 
 void channel_affine(const ChannelAffine& call) {
-  for (int64_t row = 0; row < call.batch * call.places; ++row) {
-    for (int64_t c = 0; c < call.channels; ++c) {
-      const int64_t index = row * call.channels + c;
-      const int64_t factor = row / call.places * call.channels + c;
-      const float x =
-          load_element(call.in, index, call.type) * call.scale[factor] + call.shift[factor];
-      store_element(call.out, index, call.type, call.silu ? x / (1.0F + std::exp(-x)) : x);
+  const int64_t places = call.edges.is_empty() ? call.places : call.edges.out_places();
+  for (int64_t b = 0; b < call.batch; ++b) {
+    for (int64_t place = 0; place < places; ++place) {
+      const int64_t source = call.edges.is_empty() ? place : repeated_place(call.edges, place);
+      for (int64_t c = 0; c < call.channels; ++c) {
+        const int64_t factor = b * call.channels + c;
+        const int64_t from = (b * call.places + source) * call.channels + c;
+        const float x =
+            load_element(call.in, from, call.type) * call.scale[factor] + call.shift[factor];
+        store_element(call.out, (b * places + place) * call.channels + c, call.type,
+                      call.silu ? x / (1.0F + std::exp(-x)) : x);
+      }
     }
   }
 }

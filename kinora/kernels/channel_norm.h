@@ -21,8 +21,21 @@ struct ChannelMoments {
 /// The CPU reference.
 void channel_moments(const ChannelMoments& call);
 
-/// out[b][p][c] = f(in[b][p][c] * scale[b][c] + shift[b][c]), f(x) = x / (1 + exp(-x)) if `silu`,
-/// else x. out may be in.
+/// Places as frames, rows and columns, and how often the first and the last of each come again
+/// before and behind them.
+struct ChannelEdges {
+  int64_t sizes[3] = {};  ///< of `in`; all 0: nothing is repeated
+  int64_t before[3] = {};
+  int64_t after[3] = {};
+
+  [[nodiscard]] bool is_empty() const { return sizes[0] == 0; }
+  /// Of the result, along dim d.
+  [[nodiscard]] int64_t size(int d) const { return before[d] + sizes[d] + after[d]; }
+  [[nodiscard]] int64_t out_places() const { return size(0) * size(1) * size(2); }
+};
+
+/// out[b][q][c] = f(in[b][p][c] * scale[b][c] + shift[b][c]), f(x) = x / (1 + exp(-x)) if `silu`,
+/// else x. p: q, or with edges the place that it repeats. out may be in, without edges.
 struct ChannelAffine {
   int64_t batch = 0;
   int64_t places = 0;
@@ -33,6 +46,7 @@ struct ChannelAffine {
   const float* shift = nullptr;
   bool silu = false;
   void* out = nullptr;
+  ChannelEdges edges = {};
 };
 
 /// The CPU reference.

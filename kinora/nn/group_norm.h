@@ -1,5 +1,9 @@
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <vector>
+
 #include "kinora/nn/module.h"
 #include "kinora/ops/channel_norm.h"
 
@@ -30,6 +34,10 @@ class GroupNorm : public Module {
   /// silu(apply(...)); overwrite: in x's memory, without gradients.
   [[nodiscard]] at::Tensor apply_silu(const at::Tensor& x, const at::Tensor& sums,
                                       int64_t group_elements, bool overwrite = false) const;
+  /// ops::repeat_edges(apply_silu(...), counts) of a clip [B, C, T, H, W].
+  [[nodiscard]] at::Tensor apply_silu_with_edges(
+      const at::Tensor& x, const at::Tensor& sums, int64_t group_elements,
+      const std::vector<std::array<int64_t, 2>>& counts) const;
 
   [[nodiscard]] int64_t groups() const { return groups_; }
 

@@ -12,10 +12,12 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <vector>
 
 #include "kinora/ops/channel_norm_launch.h"
+#include "kinora/ops/edges.h"
 
 namespace kinora::ops {
 namespace {
@@ -30,14 +32,14 @@ bool lies_by_channel(const at::Tensor& x) {
          (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
 }
 
-bool takes_kernel(const at::Tensor& x) {
+bool takes_channel_kernel(const at::Tensor& x) {
   return x.is_cuda() && x.numel() > 0 && lies_by_channel(x) && cuda::channel_norm_takes(x);
 }
 
 }  // namespace
 
 at::Tensor channel_moments(const at::Tensor& x) {
-  if (!wants_gradients(x, x, x) && takes_kernel(x)) {
+  if (!wants_gradients(x, x, x) && takes_channel_kernel(x)) {
     at::Tensor out = at::empty({2, x.size(0), x.size(1)}, x.options().dtype(at::kDouble));
     cuda::channel_moments(x, out);
     return out;
@@ -53,7 +55,7 @@ at::Tensor channel_moments(const at::Tensor& x) {
 
 at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                           bool silu, bool overwrite) {
-  if (!wants_gradients(x, scale, shift) && takes_kernel(x)) {
+  if (!wants_gradients(x, scale, shift) && takes_channel_kernel(x)) {
     at::Tensor out = overwrite ? x : at::empty_like(x);
     cuda::channel_affine(x, scale.to(at::kFloat).contiguous(), shift.to(at::kFloat).contiguous(),
                          silu, out);
@@ -73,6 +75,28 @@ at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale, const at
   const at::Tensor y = at::addcmul(terms, x.to(type), factors);
   const at::Tensor result = silu ? at::silu(y) : y;
   return overwrite ? x.copy_(result) : result.to(x.scalar_type());
+}
+
+at::Tensor channel_affine_with_edges(const at::Tensor& x, const at::Tensor& scale,
+                                     const at::Tensor& shift, bool silu,
+                                     const std::vector<std::array<int64_t, 2>>& counts) {
+  kernels::ChannelEdges edges;
+  std::vector<int64_t> sizes = x.sizes().vec();
+  for (size_t d = 0; d < counts.size(); ++d) {
+    edges.sizes[d] = x.size(static_cast<int64_t>(d) + 2);
+    edges.before[d] = counts[d][0];
+    edges.after[d] = counts[d][1];
+    sizes[d + 2] = edges.size(static_cast<int>(d));
+  }
+  constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
+  if (wants_gradients(x, scale, shift) || !takes_channel_kernel(x) ||
+      edges.out_places() > kMostPlaces) {
+    return repeat_edges(channel_affine(x, scale, shift, silu), counts);
+  }
+  at::Tensor out = at::empty(sizes, x.options().memory_format(at::MemoryFormat::ChannelsLast3d));
+  cuda::channel_affine(x, scale.to(at::kFloat).contiguous(), shift.to(at::kFloat).contiguous(),
+                       silu, out, edges);
+  return out;
 }
 
 GroupAffine group_affine(const at::Tensor& sums, const at::Tensor& weight, const at::Tensor& bias,

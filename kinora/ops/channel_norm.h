@@ -2,6 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstdint>
+#include <vector>
+
 /// What GroupNorm is made of. Without gradients, on a GPU and channels_last, by one kernel; else by
 /// ATen's calls.
 namespace kinora::ops {
@@ -14,6 +18,12 @@ namespace kinora::ops {
 /// overwritten, which only makes sense without gradients.
 [[nodiscard]] at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale,
                                         const at::Tensor& shift, bool silu, bool overwrite = false);
+
+/// repeat_edges(channel_affine(x, ...), counts) of a clip x [B, C, T, H, W]: `counts` of its last
+/// three dims.
+[[nodiscard]] at::Tensor channel_affine_with_edges(
+    const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, bool silu,
+    const std::vector<std::array<int64_t, 2>>& counts);
 
 /// [B, C]: what GroupNorm multiplies by, and what it adds then.
 struct GroupAffine {

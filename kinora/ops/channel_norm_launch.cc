@@ -48,7 +48,7 @@ void channel_moments(const at::Tensor& x, const at::Tensor& out) {
 }
 
 void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
-                    bool silu, const at::Tensor& out) {
+                    bool silu, const at::Tensor& out, const kernels::ChannelEdges& edges) {
   const c10::cuda::CUDAGuard guard(x.device());
   KINORA_CUDA_CHECK(kernels::cuda::channel_affine({.batch = x.size(0),
                                                    .places = places_of(x),
@@ -58,7 +58,8 @@ void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tens
                                                    .scale = scale.const_data_ptr<float>(),
                                                    .shift = shift.const_data_ptr<float>(),
                                                    .silu = silu,
-                                                   .out = out.data_ptr()},
+                                                   .out = out.data_ptr(),
+                                                   .edges = edges},
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 

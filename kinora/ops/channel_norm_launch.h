@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kinora/kernels/channel_norm.h"
+
 /// The launchers of kernels/cuda/channel_norm.h on tensors and torch's current stream, for
 /// channel_norm.cc only. no_channel_norm_launch.cc in CPU-only builds.
 namespace kinora::ops::cuda {
@@ -14,8 +16,9 @@ void channel_moments(const at::Tensor& x, const at::Tensor& out);
 
 /// @param scale, shift  fp32 [B, C], contiguous.
 /// @param out           laid out as x.
+/// @param edges         with which out is larger than x
 void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
-                    bool silu, const at::Tensor& out);
+                    bool silu, const at::Tensor& out, const kernels::ChannelEdges& edges = {});
 
 /// Whether there is a kernel for them.
 [[nodiscard]] bool group_affine_takes(const at::Tensor& sums, const at::Tensor& weight,

@@ -13,7 +13,8 @@ void channel_moments(const at::Tensor& /*x*/, const at::Tensor& /*out*/) {
 }
 
 void channel_affine(const at::Tensor& /*x*/, const at::Tensor& /*scale*/,
-                    const at::Tensor& /*shift*/, bool /*silu*/, const at::Tensor& /*out*/) {
+                    const at::Tensor& /*shift*/, bool /*silu*/, const at::Tensor& /*out*/,
+                    const kernels::ChannelEdges& /*edges*/) {
   KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
 }
 

@@ -49,7 +49,13 @@ struct GatedGelu : torch::autograd::Function<GatedGelu> {
 
 /// Whether the channels of a place lie together.
 bool lies_by_place(const at::Tensor& x) {
-  return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  return (x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
+         (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+}
+
+at::Tensor laid_by_place(const at::Tensor& x) {
+  return x.contiguous(x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d
+                                   : at::MemoryFormat::ChannelsLast);
 }
 
 std::vector<int64_t> by_channel(const at::Tensor& x) {
@@ -61,7 +67,7 @@ std::vector<int64_t> by_channel(const at::Tensor& x) {
 /// [C], the sums of x [B, C, spatial...] over all else.
 at::Tensor sums_by_channel(const at::Tensor& x) {
   if (takes_kernel(x) && lies_by_place(x)) {
-    return cuda::sums_of_columns(x.permute({0, 2, 3, 1}).view({-1, x.size(1)}));
+    return cuda::sums_of_columns(x.movedim(1, -1).view({-1, x.size(1)}));
   }
   std::vector<int64_t> others(static_cast<size_t>(x.dim()) - 1);
   std::iota(others.begin() + 1, others.end(), 2);
@@ -112,7 +118,7 @@ struct ResidualSum : torch::autograd::Function<ResidualSum> {
     const at::Tensor& dout = incoming.front();
     at::Tensor dbias;
     if (context->needs_input_grad(2)) {
-      dbias = sums_by_channel(dout.contiguous(at::MemoryFormat::ChannelsLast));
+      dbias = sums_by_channel(laid_by_place(dout));
     }
     return {dout, dout, dbias};
   }

@@ -44,6 +44,36 @@ TEST(ChannelNormTest, EveryImageAndChannelHasItsFactor) {
   }
 }
 
+TEST(ChannelNormTest, EdgesComeAgain) {
+  // Two clips of two frames, one row and three columns, of one channel.
+  const std::vector<float> in = {1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6};
+  const std::vector<float> scale = {10, 1};
+  const std::vector<float> shift = {0, 0.5F};
+  ChannelAffine call = {.batch = 2,
+                        .places = 6,
+                        .channels = 1,
+                        .type = DType::kF32,
+                        .in = in.data(),
+                        .scale = scale.data(),
+                        .shift = shift.data(),
+                        .edges = {{2, 1, 3}, {2, 1, 0}, {0, 0, 1}}};
+  std::vector<float> out(static_cast<size_t>(2 * call.edges.out_places()));
+  call.out = out.data();
+  channel_affine(call);
+  std::vector<float> want;
+  for (const auto& [clip, factor, term] : {std::tuple(0, 10.0F, 0.0F), std::tuple(6, 1.0F, 0.5F)}) {
+    for (const int frame : {0, 0, 0, 1}) {
+      for (const int row : {0, 0}) {
+        for (const int column : {0, 1, 2, 2}) {
+          want.push_back(in[static_cast<size_t>(clip + 3 * (frame + row) + column)] * factor +
+                         term);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(out, want);
+}
+
 // Two images of two groups of two channels, against the mean and variance of their values.
 TEST(ChannelNormTest, GroupsBecomeFactorsAndTerms) {
   const std::vector<double> sums = {6, -4, 0, 8, 14, 10, 16, 40};  // of three values each

@@ -101,6 +101,49 @@ TEST_F(GpuChannelNormTest, AffineEqualsTheCpusInPlaceToo) {
   }
 }
 
+TEST_F(GpuChannelNormTest, EdgesComeAgainAsOnTheCpu) {
+  const ChannelEdges edges_of[] = {{{5, 7, 9}, {2, 1, 1}, {0, 1, 1}},
+                                   {{1, 64, 33}, {2, 0, 0}, {0, 0, 0}},
+                                   {{2, 1, 1}, {0, 1, 2}, {1, 0, 3}}};
+  for (const DType type : kTypes) {
+    for (const ChannelEdges& edges : edges_of) {
+      for (const bool silu : {false, true}) {
+        constexpr int64_t kBatch = 2;
+        constexpr int64_t kChannels = 40;
+        const int64_t places = edges.sizes[0] * edges.sizes[1] * edges.sizes[2];
+        const std::vector<uint8_t> in =
+            encode(random_values(kBatch * places * kChannels, 1, 8.0F), type);
+        const std::vector<float> scale = random_values(kBatch * kChannels, 2);
+        const std::vector<float> shift = random_values(kBatch * kChannels, 3);
+        std::vector<uint8_t> want(static_cast<size_t>(kBatch * edges.out_places() * kChannels) *
+                                  size_of(type));
+        ChannelAffine call = {.batch = kBatch,
+                              .places = places,
+                              .channels = kChannels,
+                              .type = type,
+                              .in = in.data(),
+                              .scale = scale.data(),
+                              .shift = shift.data(),
+                              .silu = silu,
+                              .out = want.data(),
+                              .edges = edges};
+        channel_affine(call);
+        const DeviceArray<uint8_t> device_in(in);
+        const DeviceArray<uint8_t> device_out(std::vector<uint8_t>(want.size()));
+        const DeviceArray<float> device_scale(scale);
+        const DeviceArray<float> device_shift(shift);
+        call.in = device_in.data();
+        call.out = device_out.data();
+        call.scale = device_scale.data();
+        call.shift = device_shift.data();
+        EXPECT_EQ(cuda::channel_affine(call, nullptr), cudaSuccess);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        expect_close(decode(device_out.host(), type), decode(want, type), type, 1.0, "out");
+      }
+    }
+  }
+}
+
 TEST_F(GpuChannelNormTest, OtherWidthsAreRefused) {
   EXPECT_TRUE(cuda::channel_norm_takes(2056, DType::kBF16));
   EXPECT_FALSE(cuda::channel_norm_takes(12, DType::kBF16));

@@ -29,9 +29,15 @@ TEST(GpuChannelNormTest, KernelsEqualAtensCalls) {
       const at::Tensor shift = at::rand({2, 40}, at::device(at::kCUDA));
       const auto results = [&](bool with_gradients) {
         const at::Tensor given = x.detach().clone().set_requires_grad(with_gradients);
-        return std::vector<at::Tensor>{channel_moments(given).detach(),
-                                       channel_affine(given, scale, shift, false).detach(),
-                                       channel_affine(given, scale, shift, true).detach()};
+        std::vector<at::Tensor> made{channel_moments(given).detach(),
+                                     channel_affine(given, scale, shift, false).detach(),
+                                     channel_affine(given, scale, shift, true).detach()};
+        if (frames > 0) {
+          made.push_back(
+              channel_affine_with_edges(given, scale, shift, true, {{2, 0}, {1, 1}, {0, 1}})
+                  .detach());
+        }
+        return made;
       };
       const auto expected = results(true);
       const auto got = results(false);

@@ -32,6 +32,8 @@ void add_bench_decode(CLI::App& bench, Chosen& chosen) {
   add_rank_options(*command, arguments->ranks);
   command->add_option("--warmup", options.warmup, "Runs before timing")->check(whole(0, kMany));
   command->add_option("--repeats", options.repeats, "Timed runs a block")->check(whole(1, kMany));
+  command->add_flag("--profile", options.profile,
+                    "Then trace a run: time by kernel, and what the host waits for");
   command->add_flag("--json", arguments->json, "One JSON object instead of text");
   command->callback([arguments, &chosen] { chosen = *arguments; });
 }

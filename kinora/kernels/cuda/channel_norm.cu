@@ -64,11 +64,58 @@ __global__ void group_affine_kernel(const GroupAffine call) {
       to_float(static_cast<const T*>(call.bias)[channel]) - static_cast<float>(mean) * scale;
 }
 
+/// ChannelEdges, as a thread reads them.
+struct EdgeSizes {
+  explicit EdgeSizes(const ChannelEdges& edges) {
+    for (int d = 0; d < 3; ++d) {
+      before[d] = static_cast<int>(edges.before[d]);
+      sizes[d] = static_cast<int>(edges.sizes[d]);
+      rows = static_cast<uint32_t>(edges.size(1));
+      columns = static_cast<uint32_t>(edges.size(2));
+    }
+  }
+
+  /// The place that a place of the result repeats.
+  [[nodiscard]] __device__ int64_t source(int64_t place) const {
+    const auto flat = static_cast<uint32_t>(place);
+    const uint32_t column = flat % columns;
+    const uint32_t row = flat / columns % rows;
+    const uint32_t frame = flat / columns / rows;
+    return (int64_t{inside(frame, 0)} * sizes[1] + inside(row, 1)) * sizes[2] + inside(column, 2);
+  }
+  [[nodiscard]] __device__ int inside(uint32_t at, int d) const {
+    return min(max(static_cast<int>(at) - before[d], 0), sizes[d] - 1);
+  }
+
+  int before[3];
+  int sizes[3];
+  uint32_t rows;     // of the result
+  uint32_t columns;  // of the result
+};
+
+/// As InMemory, of the places that those of the result repeat.
+template <typename T>
+struct WithEdges {
+  const T* in;  // of the image
+  const Lane<T>& lane;
+  const EdgeSizes& edges;
+
+  [[nodiscard]] __device__ Packed<T, Lane<T>::kChannels> operator()(int number) const {
+    const int64_t place = lane.begin + int64_t{number} * lane.rows;
+    if (place >= lane.end) {
+      return {};
+    }
+    return load_packed<T, Lane<T>::kChannels>(in,
+                                              edges.source(place) * lane.channels + lane.channel());
+  }
+};
+
 // Not __restrict__: out may be in.
-template <typename T, bool kSilu>
+template <typename T, bool kSilu, bool kEdges>
 __global__ void __launch_bounds__(kChannelThreads)
     affine_kernel(const T* in, const float* __restrict__ scale, const float* __restrict__ shift,
-                  int64_t places, int64_t channels, int width, int64_t places_per_block, T* out) {
+                  int64_t places, int64_t channels, int width, int64_t places_per_block, T* out,
+                  int64_t places_in, EdgeSizes edges) {
   constexpr int kChannels = Lane<T>::kChannels;
   const auto lane = Lane<T>::of_grid(places, channels, width, places_per_block);
   float factor[kChannels];
@@ -79,7 +126,12 @@ __global__ void __launch_bounds__(kChannelThreads)
     factor[c] = scale[first + c];
     term[c] = shift[first + c];
   }
-  write_affine<T, kSilu>(InMemory<T>{in, lane}, lane, factor, term, out);
+  if constexpr (kEdges) {
+    const T* const image = in + static_cast<int64_t>(blockIdx.y) * places_in * channels;
+    write_affine<T, kSilu>(WithEdges<T>{image, lane, edges}, lane, factor, term, out);
+  } else {
+    write_affine<T, kSilu>(InMemory<T>{in, lane}, lane, factor, term, out);
+  }
 }
 
 }  // namespace
@@ -139,13 +191,19 @@ cudaError_t channel_affine(const ChannelAffine& call, cudaStream_t stream) {
   if (call.batch == 0 || call.places == 0) {
     return cudaSuccess;
   }
-  const ChannelGrid grid(call.batch, call.places, vectors_of(call.channels, call.type));
+  const bool has_edges = !call.edges.is_empty();
+  const int64_t places = has_edges ? call.edges.out_places() : call.places;
+  if (has_edges && places > INT32_MAX) {
+    return cudaErrorInvalidValue;
+  }
+  const ChannelGrid grid(call.batch, places, vectors_of(call.channels, call.type));
   return with_type(call.type, [&](auto example) {
     using T = decltype(example);
-    const auto kernel = call.silu ? affine_kernel<T, true> : affine_kernel<T, false>;
-    kernel<<<grid.blocks, kChannelThreads, 0, stream>>>(
-        static_cast<const T*>(call.in), call.scale, call.shift, call.places, call.channels,
-        grid.width, grid.places_per_block, static_cast<T*>(call.out));
+    const auto plain = call.silu ? affine_kernel<T, true, false> : affine_kernel<T, false, false>;
+    const auto edged = call.silu ? affine_kernel<T, true, true> : affine_kernel<T, false, true>;
+    (has_edges ? edged : plain)<<<grid.blocks, kChannelThreads, 0, stream>>>(
+        static_cast<const T*>(call.in), call.scale, call.shift, places, call.channels, grid.width,
+        grid.places_per_block, static_cast<T*>(call.out), call.places, EdgeSizes(call.edges));
     return cudaGetLastError();
   });
 }

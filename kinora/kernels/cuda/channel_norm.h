@@ -23,7 +23,7 @@ namespace kinora::kernels::cuda {
 [[nodiscard]] cudaError_t channel_moments(const ChannelMoments& call, void* workspace,
                                           cudaStream_t stream);
 
-/// kernels::channel_affine on the device.
+/// kernels::channel_affine on the device; with edges of at most 2^31 - 1 places of the result.
 [[nodiscard]] cudaError_t channel_affine(const ChannelAffine& call, cudaStream_t stream);
 
 /// kernels::group_affine on the device.

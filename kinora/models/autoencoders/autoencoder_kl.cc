@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/exp.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -10,9 +9,13 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/attention.h"
 
 namespace kinora::models {
 namespace {
+
+/// Of an activation, that wide heads may take.
+constexpr int64_t kFreeCopies = 4;
 
 nn::ConvShape halving(int64_t channels) {
   return {.in_channels = channels,
@@ -119,13 +122,16 @@ at::Tensor KlAttention::forward(const at::Tensor& x) const {
   const at::Tensor tokens = group_norm.forward(x).flatten(2).transpose(1, 2);  // [B, H W, C]
   const auto heads = [&](const nn::Linear& linear) { return linear.forward(tokens).unsqueeze(1); };
   const at::Tensor attended =
-      at::scaled_dot_product_attention(heads(to_q), heads(to_k), heads(to_v)).squeeze(1);
+      ops::wide_head_attention(heads(to_q), heads(to_k), heads(to_v),
+                               kFreeCopies * static_cast<int64_t>(x.nbytes()))
+          .squeeze(1);
   return tapped(to_out.forward(attended).transpose(1, 2).view(x.sizes()) + x);
 }
 
 nn::BandNeed KlAttention::need(const BandPlace& place) const {
-  // x in bands and joined, normalised, queries, keys, values, attended, projected, the sum
-  constexpr int64_t kTensors = 9;
+  // x in bands and joined, normalised, queries, keys, values, attended; and what wide heads take,
+  // or projected and the sum
+  constexpr int64_t kTensors = 7 + kFreeCopies;
   return whole_need(place, kTensors * group_norm.weight.shape[0]);
 }
 

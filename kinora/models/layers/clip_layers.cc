@@ -44,6 +44,17 @@ nn::Padding ClipConv::beside() const {
                               : nn::Padding{around, around};
 }
 
+ClipConv::Around ClipConv::around(const nn::Padding& missing_rows) const {
+  const std::vector<nn::Padding> none(3, nn::Padding{0, 0});
+  Around result{none, {kernel_.time, missing_rows, beside()}};
+  if (kernel_.edges == Edges::kRepeat) {
+    std::swap(result.again, result.zeros);
+  } else if (kernel_.edges == Edges::kRepeatFrames) {
+    std::swap(result.again[0], result.zeros[0]);
+  }
+  return result;
+}
+
 std::array<int64_t, 2> ClipConv::halo() const {
   if (kernel_.zeros_behind) {
     return {0, kernel_.size[1] - kernel_.stride[1]};
@@ -58,15 +69,17 @@ at::Tensor ClipConv::forward(const nn::Rows& x) const {
     return frames_of_images(conv_.forward(images_of_frames(x.x), {x.missing, beside()}),
                             x.x.size(2));
   }
-  const std::vector<nn::Padding> padding = {kernel_.time, x.missing, beside()};
-  if (kernel_.edges == Edges::kZero) {
-    return conv_.forward(x.x, padding);
+  const auto [again, zeros] = around(x.missing);
+  return conv_.forward(ops::repeat_edges(x.x, again), zeros);
+}
+
+at::Tensor ClipConv::forward_normed(const nn::Rows& x, const nn::GroupNorm& norm,
+                                    const at::Tensor& sums, int64_t elements) const {
+  if (kernel_.of_images || kernel_.edges == Edges::kZero) {
+    return forward({norm.apply_silu(x.x, sums, elements), x.missing});
   }
-  if (kernel_.edges == Edges::kRepeatFrames) {
-    return conv_.forward(ops::repeat_edges(x.x, {padding[0], {0, 0}, {0, 0}}),
-                         {{0, 0}, padding[1], padding[2]});
-  }
-  return conv_.forward(ops::repeat_edges(x.x, padding), {{0, 0}, {0, 0}, {0, 0}});
+  const auto [again, zeros] = around(x.missing);
+  return conv_.forward(norm.apply_silu_with_edges(x.x, sums, elements, again), zeros);
 }
 
 at::Tensor ClipConv::forward_doubled(const nn::Rows& x, int64_t frames) const {
@@ -104,13 +117,19 @@ at::Tensor unpatched(const at::Tensor& x, int64_t patch) {
                           .contiguous();
 }
 
+nn::BandNeed ClipConv::normed_need(const ClipSize& in, int64_t beside) const {
+  const bool by_norm = !kernel_.of_images && kernel_.edges != Edges::kZero;
+  return clip_need(in, out_size(in), halo()[0], /*normed=*/true, beside, by_norm ? 2 : 3);
+}
+
 nn::BandNeed clip_need(const ClipSize& in, const ClipSize& out, int64_t halo, bool normed,
-                       int64_t beside) {
-  // Reading gathers a copy. A norm computes in fp32 (its input and its result) and rounds. The
-  // convolution reads a padded copy.
+                       int64_t beside, int64_t copies) {
+  // Reading gathers a copy. A norm computes in fp32 (its input and its result) and rounds what is
+  // narrower. The convolution reads a padded copy.
   const int64_t wide = in.bytes() / in.element_bytes * std::max<int64_t>(4, in.element_bytes);
-  const int64_t norm = normed ? in.bytes() + 2 * wide + in.bytes() : 0;
-  const int64_t convolution = 3 * in.bytes() + out.bytes();
+  const int64_t rounded = wide > in.bytes() ? in.bytes() : 0;
+  const int64_t norm = normed ? in.bytes() + 2 * wide + rounded : 0;
+  const int64_t convolution = copies * in.bytes() + out.bytes();
   return {.stored = std::max(in.bytes(), out.bytes()) + beside,
           .kept = in.bytes(),
           .work = std::max(norm, convolution) + std::min(in.bytes(), out.bytes()),
@@ -210,7 +229,7 @@ nn::Bands UpsampleResidualLayer::forward(nn::Bands x) const {
   const at::Tensor sums1 = band_sums(y, norm1_);
   const auto second = [this, elements = y.group_elements(norm1_.groups())](const nn::Rows& rows,
                                                                            const Tensors& also) {
-    return conv2_.forward({norm1_.apply_silu(rows.x, also[0], elements), rows.missing});
+    return conv2_.forward_normed(rows, norm1_, also[0], elements);
   };
   y = over_bands(std::move(y), conv2_.halo(), second, {sums1});
   const at::Tensor sums2 = band_sums(y, norm2_);
@@ -232,7 +251,7 @@ ClipSize UpsampleResidualLayer::plan(const ClipSize& in, std::vector<nn::BandNee
   first.kept = in.bytes();
   first.rows = in.rows;
   needs->push_back(first);
-  needs->push_back(clip_need(large, large, conv2_.halo()[0], true, in.bytes()));
+  needs->push_back(conv2_.normed_need(large, in.bytes()));
   nn::BandNeed last = clip_need(large, large, 0, true, in.bytes());
   last.work += 2 * large.bytes();
   needs->push_back(last);
@@ -272,15 +291,14 @@ nn::Bands NormConvLayer::forward(nn::Bands x) const {
   const at::Tensor sums = band_sums(x, norm_);
   const auto layer = [this, elements = x.group_elements(norm_.groups())](const nn::Rows& rows,
                                                                          const Tensors& also) {
-    return conv_.forward({norm_.apply_silu(rows.x, also[0], elements), rows.missing});
+    return conv_.forward_normed(rows, norm_, also[0], elements);
   };
   return over_bands(std::move(x), conv_.halo(), layer, {sums});
 }
 
 ClipSize NormConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
-  const ClipSize out = conv_.out_size(in);
-  needs->push_back(clip_need(in, out, conv_.halo()[0], true));
-  return out;
+  needs->push_back(conv_.normed_need(in));
+  return conv_.out_size(in);
 }
 
 ResidualLayer::ResidualLayer(int64_t in_channels, int64_t out_channels,
@@ -303,7 +321,7 @@ ResidualLayer::ResidualLayer(int64_t in_channels, int64_t out_channels,
 nn::Bands ResidualLayer::forward(nn::Bands x) const {
   const auto half = [](const nn::GroupNorm& norm, const ClipConv& conv, int64_t elements) {
     return [&norm, &conv, elements](const nn::Rows& rows, const Tensors& also) {
-      return conv.forward({norm.apply_silu(rows.x, also.back(), elements), rows.missing});
+      return conv.forward_normed(rows, norm, also.back(), elements);
     };
   };
   const at::Tensor sums = band_sums(x, norm1_);
@@ -332,13 +350,12 @@ nn::Bands ResidualLayer::forward(nn::Bands x) const {
 
 ClipSize ResidualLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
   const ClipSize out = conv1_.out_size(in);
-  const int64_t halo = conv1_.halo()[0];
-  nn::BandNeed first = clip_need(in, out, halo, true);
+  nn::BandNeed first = conv1_.normed_need(in);
   // With a shortcut x is freed as both halves are made of it; else it stays until the end.
   first.stored = shortcut_ == nullptr ? 2 * in.bytes() : std::max(in.bytes(), 2 * out.bytes());
   first.work += out.bytes();
   needs->push_back(first);
-  nn::BandNeed second = clip_need(out, out, halo, true, out.bytes());
+  nn::BandNeed second = conv2_.normed_need(out, out.bytes());
   second.kept += shortcut_ == nullptr ? 0 : out.bytes();
   second.work += out.bytes();
   needs->push_back(second);

@@ -54,14 +54,26 @@ class ClipConv {
 
   /// x: rows that halo() asked for.
   [[nodiscard]] at::Tensor forward(const nn::Rows& x) const;
+  /// forward() of silu(norm(x)), given the norm's sums and elements (GroupNorm::apply_silu).
+  [[nodiscard]] at::Tensor forward_normed(const nn::Rows& x, const nn::GroupNorm& norm,
+                                          const at::Tensor& sums, int64_t elements) const;
   /// forward() of doubled(x, frames), for kernels of 3 x 3 places that see zeros around.
   [[nodiscard]] at::Tensor forward_doubled(const nn::Rows& x, int64_t frames) const;
   [[nodiscard]] std::array<int64_t, 2> halo() const;
   [[nodiscard]] ClipSize out_size(const ClipSize& in) const;
+  /// clip_need() of forward_normed().
+  [[nodiscard]] nn::BandNeed normed_need(const ClipSize& in, int64_t beside = 0) const;
 
  private:
+  /// What is seen around rows in T, H and W: places again, and zeros.
+  struct Around {
+    std::vector<nn::Padding> again;
+    std::vector<nn::Padding> zeros;
+  };
+
   /// Columns before and after a place.
   [[nodiscard]] nn::Padding beside() const;
+  [[nodiscard]] Around around(const nn::Padding& missing_rows) const;
 
   ClipKernel kernel_;
   nn::Conv conv_;
@@ -73,9 +85,9 @@ class ClipConv {
 [[nodiscard]] at::Tensor unpatched(const at::Tensor& x, int64_t patch);
 
 /// What a layer takes that reads `in`, makes `out` and has `beside` bytes lying by. `normed`: it
-/// begins with a norm.
+/// begins with a norm. copies: of `in` while it makes `out`: gathered, normed, with edges around.
 [[nodiscard]] nn::BandNeed clip_need(const ClipSize& in, const ClipSize& out, int64_t halo,
-                                     bool normed, int64_t beside = 0);
+                                     bool normed, int64_t beside = 0, int64_t copies = 3);
 
 /// `layer` over all bands, whose `also` begins with the band of `beside` at the same rows; both are
 /// freed on the way if nobody else holds them.

@@ -2,13 +2,19 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <utility>
 
 #include "kinora/models/layers/band_layers.h"
+#include "kinora/ops/attention.h"
 
 namespace kinora::models {
+namespace {
+
+/// Of x, that wide heads may take.
+constexpr int64_t kFreeCopies = 4;
+
+}  // namespace
 
 FrameAttention::FrameAttention(int64_t channels, int64_t groups, double epsilon)
     : group_norm_(groups, channels, epsilon),
@@ -44,17 +50,18 @@ at::Tensor FrameAttention::rows(const at::Tensor& x, int64_t from, int64_t to) c
   const int64_t own_places = (to - from) * x.size(4);
   std::vector<at::Tensor> frames;
   for (int64_t t = 0; t < x.size(2); ++t) {
-    frames.push_back(at::scaled_dot_product_attention(q.narrow(2, t * own_places, own_places),
-                                                      k.narrow(2, 0, (t + 1) * places),
-                                                      v.narrow(2, 0, (t + 1) * places)));
+    frames.push_back(ops::wide_head_attention(
+        q.narrow(2, t * own_places, own_places), k.narrow(2, 0, (t + 1) * places),
+        v.narrow(2, 0, (t + 1) * places), kFreeCopies * static_cast<int64_t>(x.nbytes())));
   }
   const at::Tensor seen = to_out_.forward(at::cat(frames, 2).squeeze(1));
   return own + seen.transpose(1, 2).reshape(own.sizes());
 }
 
 ClipSize FrameAttention::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
-  // x in bands and joined, normed and its fp32 copies, q, k, v, what attention sees, the result.
-  constexpr int64_t kCopies = 10;
+  // x in bands and joined, normed and its fp32 copies, q, k, v, what attention sees, the result; or
+  // in place of the fp32 copies and two more what wide heads take.
+  constexpr int64_t kCopies = 6 + kFreeCopies;
   needs->push_back(whole_need({.rows = 1, .row_bytes = in.bytes()}, kCopies));
   needs->back().kept = in.bytes();
   return in;

@@ -54,6 +54,9 @@ DecodeBenchmark benchmark_decode(const DecodeBenchmarkOptions& options, const co
   result.seconds = median_call_seconds(device, options.repeats, run);
   result.images_per_s = static_cast<double>(options.batch) / result.seconds;
   result.peak_memory = device::peak_memory(device);
+  if (options.profile) {
+    result.trace = trace_calls(device, 1, run);
+  }
   return result;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "kinora/comm/group.h"
+#include "kinora/device/gpu_profile.h"
 #include "kinora/train/run_config.h"
 
 namespace kinora::train {
@@ -20,6 +22,7 @@ struct DecodeBenchmarkOptions {
   bool encode = false;
   int64_t warmup = 3;
   int64_t repeats = 10;
+  bool profile = false;  ///< trace one more run, after the timed ones
 };
 
 /// Speed of decoding (encoding) one batch by an autoencoder.
@@ -28,6 +31,7 @@ struct DecodeBenchmark {
   double seconds = 0.0;  ///< of a batch, median
   double images_per_s = 0.0;
   int64_t peak_memory = 0;  ///< bytes of tensors on a GPU, weights included; 0 on the CPU
+  std::optional<device::GpuRecords> trace;  ///< of one run
 };
 
 /// Nothing is left in the device's memory. `ranks` divide the rows, and all call it. The errors of
