@@ -26,9 +26,14 @@ at::Tensor to_host(const at::Tensor& band) {
       .copy_(band);
 }
 
-/// A dense band as it lies in memory: the channels of a place together, or places of a channel.
-at::Tensor as_it_lies(const at::Tensor& band) {
-  return band.is_contiguous() ? band : band.movedim(1, -1);
+/// Ranks send each other the channels of a place together, however a band lies: [B, (T,) H, W, C].
+at::Tensor by_place(const at::Tensor& band) {
+  return band.movedim(1, -1);
+}
+
+/// The reverse; so it stays in memory.
+at::Tensor by_channel(const at::Tensor& sent) {
+  return sent.movedim(-1, 1);
 }
 
 /// Rows [from, to) of neighbouring parts, the first of which begins at row `begin`.
@@ -199,11 +204,10 @@ void Bands::meet(std::array<int64_t, 2> halo) const {
   const int64_t own = begins_.back() - begins_.front();
   // From whom rows come, around a ring whose ends do not meet, and which of the own ones go on.
   const auto passed = [&](int64_t count, int64_t first, int64_t from, int64_t to) {
-    const at::Tensor own_rows = rows(first, first + count);
-    const at::Tensor sent = own_rows.contiguous(own_rows.suggest_memory_format());
-    at::Tensor got = at::empty_like(sent);
-    ranks.exchange(as_it_lies(got), from, as_it_lies(sent), to);
-    return got;
+    const at::Tensor sent = by_place(rows(first, first + count)).contiguous();
+    const at::Tensor got = at::empty_like(sent);
+    ranks.exchange(got, from, sent, to);
+    return by_channel(got);
   };
   KINORA_CHECK(std::max(halo[0], halo[1]) <= own, kConfig, "[autoencoder] a rank has ", own,
                " rows of a layer, of which those next to it see ", std::max(halo[0], halo[1]),
@@ -233,19 +237,16 @@ at::Tensor Bands::joined() const {
     counts.push_back((rank_border(rank + 1, units_) - rank_border(rank, units_)) * unit);
   }
   const int64_t most = *std::ranges::max_element(counts);
-  std::vector<int64_t> shape = own.sizes().vec();
-  shape[shape.size() - 2] = most;
-  const at::Tensor padded =
-      at::empty(shape, own.options().memory_format(own.suggest_memory_format()));
-  padded.narrow(kRowsDim, 0, own.size(kRowsDim)).copy_(own);
-  const at::Tensor memory = as_it_lies(padded);
-  const at::Tensor all = at::empty({ranks.size(), memory.numel()}, own.options());
-  ranks.all_gather(all, memory.flatten());
+  std::vector<int64_t> shape = by_place(own).sizes().vec();
+  shape[shape.size() - 3] = most;
+  const at::Tensor padded = at::empty(shape, own.options());
+  by_channel(padded).narrow(kRowsDim, 0, own.size(kRowsDim)).copy_(own);
+  shape.insert(shape.begin(), ranks.size());
+  const at::Tensor all = at::empty(shape, own.options());
+  ranks.all_gather(all, padded);
   std::vector<at::Tensor> parts;
   for (int64_t rank = 0; rank < ranks.size(); ++rank) {
-    const at::Tensor part = all[rank].view(memory.sizes());
-    parts.push_back((padded.is_contiguous() ? part : part.movedim(-1, 1))
-                        .narrow(kRowsDim, 0, counts[static_cast<size_t>(rank)]));
+    parts.push_back(by_channel(all[rank]).narrow(kRowsDim, 0, counts[static_cast<size_t>(rank)]));
   }
   return at::cat(parts, kRowsDim);
 }

@@ -70,9 +70,9 @@ struct EdgeSizes {
     for (int d = 0; d < 3; ++d) {
       before[d] = static_cast<int>(edges.before[d]);
       sizes[d] = static_cast<int>(edges.sizes[d]);
-      rows = static_cast<uint32_t>(edges.size(1));
-      columns = static_cast<uint32_t>(edges.size(2));
     }
+    rows = static_cast<uint32_t>(edges.size(1));
+    columns = static_cast<uint32_t>(edges.size(2));
   }
 
   /// The place that a place of the result repeats.
