@@ -134,6 +134,17 @@ TEST_F(CogVideoXPipelineTest, ClipsAreThoseOfDiffusers) {
   expect_as_diffusers(path, {});
 }
 
+TEST_F(CogVideoXPipelineTest, ClipsFromClipsAreThoseOfDiffusers) {
+  const fs::path path = data("cogvideox");
+  const WeightsFile expected = WeightsFile::open(path / "drawn.safetensors");
+  TrainedModel trained = load_trained(path, options());
+  const auto encoded = std::make_shared<const Prompts>(prompts(path, trained.recipe));
+  Drawing drawing(trained, {{.encoded = encoded, .seed = std::stoull(expected.metadata("seed"))}},
+                  {.steps = 8});
+  drawing.set_start({.data = expected.read("data"), .strength = 0.6});
+  EXPECT_LT(distance(drawing.draw(), expected.read("latents.strength")), 1e-4);
+}
+
 TEST_F(CogVideoXPipelineTest, TheOtherSchedulerAndDynamicGuidanceAreThoseOfDiffusers) {
   const fs::path path = scratch() / "dpm";
   fs::copy(data("cogvideox"), path, fs::copy_options::recursive);

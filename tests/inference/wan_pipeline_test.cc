@@ -116,6 +116,17 @@ TEST_F(WanPipelineTest, ClipsAreThoseOfDiffusers) {
   expect_pictures(*decoder, ours, expected.read("pictures"));
 }
 
+TEST_F(WanPipelineTest, ClipsFromClipsAreThoseOfDiffusers) {
+  const WeightsFile expected = drawn();
+  TrainedModel trained = load_trained(folder(), options());
+  Drawing drawing(trained,
+                  {{.encoded = std::make_shared<const Prompts>(prompts()),
+                    .seed = std::stoull(expected.metadata("seed"))}},
+                  {.steps = 6});
+  drawing.set_start({.data = expected.read("data"), .strength = 0.6});
+  EXPECT_LT(distance(drawing.draw(), expected.read("latents.strength")), 1e-4);
+}
+
 TEST_F(WanPipelineTest, TheOtherSchedulerIsReadToo) {
   const fs::path path =
       changed("scheduler/scheduler_config.json", json::parse(drawn().metadata("latents.euler")));

@@ -28,7 +28,8 @@ Of flux/ and sd3/ there are a T5 and one or two CLIPs, "pooled" [B + 1, P] besid
 for each text, and two prompts.
 
 Of wan/ there are a UMT5 and two prompts, noise and latents are [B, 4, 3, 4, 6] and pictures F16
-[B, 3, 9, 32, 48]; latents.euler are those with FlowMatchEulerDiscreteScheduler.
+[B, 3, 9, 32, 48]; latents.euler are those with FlowMatchEulerDiscreteScheduler, and latents.strength the last of six
+steps that WanVideoToVideoPipeline takes from "data".
 
 wan_i2v/, wan_flf/ (2.1), wan_t2v_experts/, wan_i2v_experts/ and wan_ti2v/ (2.2) hold what is different of wan/, whose other
 parts are theirs; first.png and last.png are the pictures that are shown, "image_states" what the image encoder says
@@ -41,7 +42,8 @@ tokenizer, whose words are those of the prompt template and of the prompts, is m
 
 Of cogvideox/ there are a T5, whose states are 226 of each text, two prompts, noise and latents [B, 4, 3, 4, 6] and
 pictures F16 [B, 3, 9, 32, 48]; "latents.dpm" are those with CogVideoXDPMScheduler and dynamic guidance, whose
-configuration is that metadata. cogvideox_i2v/ and cogvideox_15_i2v/ hold what is different of it, as Wan's do; of the
+configuration is that metadata, and "latents.strength" the last of eight steps that CogVideoXVideoToVideoPipeline takes
+from "data". cogvideox_i2v/ and cogvideox_15_i2v/ hold what is different of it, as Wan's do; of the
 latter, whose noise has a frame more, "latents" leave out the first.
 
 Of ltx/ there are a T5 and two prompts, noise and latents [B, 4, 3, 2, 4] and pictures F16 [B, 3, 9, 32, 64];
@@ -63,7 +65,9 @@ import tempfile
 from unittest import mock
 
 import diffusers
+import diffusers.pipelines.cogvideo.pipeline_cogvideox_video2video as cogvideox_clips
 import diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video as hunyuan_pipeline
+import diffusers.pipelines.wan.pipeline_wan_video2video as wan_clips
 import diffusers.schedulers.scheduling_dpm_cogvideox as cogvideox_dpm
 import PIL.Image
 import tokenizers
@@ -75,6 +79,7 @@ from philox import SAMPLER_NOISE, DecoderNoise, philox
 
 TESTS = pathlib.Path(__file__).resolve().parents[2] / "tests"
 SEED = 5
+STRENGTH = 0.6
 PROMPTS = ["a red circle", "A <b>Blue</b> cross &amp; a square, see www.example.com/x.png", "two green stars " * 110]
 
 
@@ -116,8 +121,22 @@ def components():
             "vae": autoencoder(4, 4, 8, 8, scaling_factor=0.13025)}
 
 
-def initial_noise(count, *shape):
-    return torch.stack([philox(SEED, b, math.prod(shape)).reshape(shape) for b in range(count)])
+def initial_noise(count, *shape, seed=SEED):
+    return torch.stack([philox(seed, b, math.prod(shape)).reshape(shape) for b in range(count)])
+
+
+def drawn_from_clip(pipeline_class, module, pipeline, encoded, noise, steps, negative, prompts):
+    """Latents that a pipeline from clips makes of what its autoencoder says, `encoded`, by the last of its
+    steps."""
+    whole = pipeline_class(**{name: part for name, part in pipeline.components.items()
+                              if not name.startswith("transformer_")})
+    whole.set_progress_bar_config(disable=True)
+    clips = iter(encoded)
+    frames = [[PIL.Image.new("RGB", (48, 32))] * 9 for _ in prompts]
+    with mock.patch.object(module, "retrieve_latents", lambda *_, **__: next(clips)[None]), \
+            mock.patch.object(module, "randn_tensor", lambda shape, **_: noise):
+        return whole(video=frames, prompt=prompts, negative_prompt=[negative] * len(prompts), height=32, width=48,
+                     num_inference_steps=steps, strength=STRENGTH, output_type="latent").frames
 
 
 def report(name, folder, tensors):
@@ -407,6 +426,12 @@ def write_wan(name, scheduler, negative):
         mask = states.abs().sum(2) > 0
         tensors = {"noise": noise, "states": states[mask], "lengths": mask.sum(1), "latents": draw("latent"),
                    "pictures": draw("pt").transpose(1, 2).half()}
+        data = initial_noise(len(prompts), 4, 3, 4, 6, seed=SEED + 1)
+        deviation, mean = (torch.tensor(part).view(1, 4, 1, 1, 1) for part in (vae.config.latents_std, vae.config.latents_mean))
+        tensors["data"] = data
+        tensors["latents.strength"] = drawn_from_clip(
+            diffusers.WanVideoToVideoPipeline, wan_clips, pipeline, data * deviation + mean, noise, 6, negative,
+            prompts)
         pipeline.scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
         tensors["latents.euler"] = draw("latent")
     tensor_file.save(folder / "drawn.safetensors", tensors,
@@ -635,6 +660,11 @@ def write_cogvideox(name, negative):
         tensors = {"noise": noise, "states": states.flatten(0, 1), "lengths": torch.full([len(states)], 226),
                    "latents": draw_cogvideox(pipeline, "latent", noise, negative, prompts),
                    "pictures": draw_cogvideox(pipeline, "pt", noise, negative, prompts).half()}
+        data = initial_noise(len(prompts), 4, 3, 4, 6, seed=SEED + 1)
+        tensors["data"] = data
+        tensors["latents.strength"] = drawn_from_clip(
+            diffusers.CogVideoXVideoToVideoPipeline, cogvideox_clips, pipeline, data / vae.config.scaling_factor,
+            noise.transpose(1, 2), 8, negative, prompts).transpose(1, 2).contiguous()
         pipeline.scheduler = COG_5B
         tensors["latents.dpm"] = draw_cogvideox(pipeline, "latent", noise, negative, prompts, use_dynamic_cfg=True)
     tensor_file.save(folder / "drawn.safetensors", tensors,
