@@ -240,13 +240,17 @@ at::Tensor run_steps(const Run& run, const at::Tensor& initial, at::Tensor x,
   if (!draws_given) {
     x = with_frames(x, conditions.given, conditions);
   }
-  const bool noises_given = way == GivenWay::kNoised && conditions.frame_mask.defined();
+  const double given_noise = flow == nullptr || way != GivenWay::kClean ? 0.0 : flow->given_noise;
+  const bool noises_given =
+      (way == GivenWay::kNoised || given_noise > 0.0) && conditions.frame_mask.defined();
   Stepper stepper(run.sampler);
   for (int64_t k = first; k < end; ++k) {
     const Moment now = moment_of(run.sampler, k);
     at::Tensor given = conditions.given;
     if (noises_given) {
-      given = (1.0 - now.t) * given + now.t * run.noise(k, RandomPurpose::kSamplerNoise);
+      const at::Tensor noise = run.noise(k, RandomPurpose::kSamplerNoise);
+      given = way == GivenWay::kNoised ? (1.0 - now.t) * given + now.t * noise
+                                       : given + given_noise * now.t * now.t * noise;
     }
     // Given frames are shown as they are, not scaled.
     const at::Tensor shown_x =

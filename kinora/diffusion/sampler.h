@@ -50,6 +50,9 @@ struct FlowEulerSampler {
   /// time and drawn from there on (the edit ratio of Open-Sora 1.2's mask strategy). 0: they stay.
   double given_edit = 0.0;
   GivenWay given_way = GivenWay::kClean;  ///< how frames are given
+  /// Given frames that are shown clean have this times t^2 times new noise in each step
+  /// (image_cond_noise_scale of diffusers' LTXConditionPipeline), and end as they were given.
+  double given_noise = 0.0;
 };
 
 /// A SolverPlan is every other method: chain_solvers.h, deis.h, dpm_solver.h, sa_solver.h,

@@ -250,6 +250,7 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
   }
   if (its.name == "LTXConditionPipeline") {
     recipe["sample"]["sigmas"] = "linear_quadratic";
+    recipe["sample"]["given_noise"] = 0.15;  // its default
     model["single_first_frame"] = true;
   }
   if (model.contains("input")) {

@@ -211,6 +211,12 @@ void describe(Fields& fields, SamplingConfig& config) {
       "frame; it falls to 1 until the last step, and to 1 at the first frame. U-Nets that change a "
       "picture: guidance scale of that picture. 1 = none.",
       between(1, kMostGuidance));
+  fields.add("given_noise", config.given_noise,
+             "Clips along a flow that Euler's method draws, whose given frames stand in the clip: "
+             "in each step, at time t, these have so much times t^2 times new noise (diffusers' "
+             "image_cond_noise_scale), which keeps what follows a single picture in motion. 0 = "
+             "they are shown as they are.",
+             between(0, 1));
   fields.add("fp8", config.fp8,
              "Of `kinora sample`: compute the products of a transformer's blocks in 8-bit floats "
              "(Ada, Hopper or newer; bf16 or fp16). Pictures "
@@ -406,7 +412,8 @@ PartialSampler flow_sampler(const SamplingConfig& config, const diffusion::Recti
     times.erase(times.begin(), times.begin() + first);
     const double start = times.front();
     return {.sampler = diffusion::FlowEulerSampler{.times = std::move(times),
-                                                   .toward_data = flow.toward_data},
+                                                   .toward_data = flow.toward_data,
+                                                   .given_noise = config.given_noise},
             .alpha = 1.0 - start,
             .sigma = start};
   }

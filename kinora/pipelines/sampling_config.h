@@ -70,6 +70,7 @@ struct SamplingConfig {
   bool guidance_dynamic = false;
   double guidance_rescale = 0.0;
   double given_guidance = 1.0;
+  double given_noise = 0.0;      // of flows: FlowEulerSampler::given_noise
   bool whole_timesteps = false;  // of flows
   double last_level = 0.0;       ///< of flows: the last noise level before 0; 0: as it comes out
   /// Of flows with two experts: below this noise level the model of `low_noise_model` predicts.

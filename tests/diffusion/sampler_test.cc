@@ -192,9 +192,11 @@ class FrameFlow : public Denoiser {
     noised.push_back(conditions.frame_mask.defined()
                          ? conditions.frame_mask.clone()
                          : at::ones({x_t.size(0), x_t.size(2)}, at::kBool));
+    shown.push_back(x_t.clone());
     return (2.0 * x_t + t.view({-1, 1, 1, 1, 1})).sin();
   }
   std::vector<at::Tensor> noised;
+  std::vector<at::Tensor> shown;
 };
 
 /// Clips of two given frames, 1 and 3, of five.
@@ -275,6 +277,26 @@ TEST(SampleTest, EditedFramesOfAConstantVelocity) {
   EXPECT_LT(max_difference(all.select(2, 1),
                            clips.noise(0, RandomPurpose::kSamplerNoise).select(2, 1) - 0.75),
             2e-6);
+}
+
+TEST(SampleTest, GivenFramesAreShownWithNoise) {
+  const GivenClips clips;
+  FrameFlow denoiser;
+  const FlowEulerSampler sampler{.times = euler_times({}, 4), .given_noise = 0.2};
+  const at::Tensor x =
+      sample(denoiser, sampler, clips.shape, clips.conditions, {}, clips.key, at::kCPU);
+  ASSERT_EQ(denoiser.shown.size(), 4U);
+  for (size_t k = 0; k < 4; ++k) {
+    const double t = sampler.times[k];
+    const at::Tensor noise = clips.noise(static_cast<uint32_t>(k), RandomPurpose::kSamplerNoise);
+    const at::Tensor want = clips.conditions.given + 0.2 * t * t * noise;
+    for (const int64_t frame : {1, 3}) {
+      EXPECT_LT(max_difference(denoiser.shown[k].select(2, frame), want.select(2, frame)), 1e-6);
+    }
+  }
+  for (const int64_t frame : {1, 3}) {
+    EXPECT_TRUE(x.select(2, frame).equal(clips.conditions.given.select(2, frame)));
+  }
 }
 
 TEST(SampleTest, RecordsNoGradients) {

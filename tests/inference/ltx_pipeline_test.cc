@@ -159,8 +159,18 @@ TEST_F(LtxPipelineTest, ConditionsAreThoseOfDiffusers) {
   DrawOptions draws{.steps = 5, .encoder = decoder.get()};
   draws.given = {(path / "first.png").string()};
   draws.fps = 30.0;
+  EXPECT_EQ(trained.recipe.sample.sampling.given_noise, 0.15);
+  const at::Tensor noised = Drawing(trained, {words}, draws).draw();
+  // diffusers leaves the last step's noise on the given frame.
+  const auto behind_first = [](const at::Tensor& clips) {
+    return clips.narrow(2, 1, clips.size(2) - 1);
+  };
+  EXPECT_LT(distance(behind_first(noised), behind_first(drawn().read("latents.condition_noised"))),
+            1e-4);
+  trained.recipe.sample.sampling.given_noise = 0.0;
   const at::Tensor given = Drawing(trained, {words}, draws).draw();
   EXPECT_LT(distance(given, drawn().read("latents.condition_given")), 1e-4);
+  EXPECT_TRUE(noised.select(2, 0).equal(given.select(2, 0))) << "it ends as it was given";
 }
 
 TEST_F(LtxPipelineTest, SizesAreThosePublished) {

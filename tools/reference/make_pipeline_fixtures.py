@@ -50,7 +50,7 @@ Of ltx/ there are a T5 and two prompts, noise and latents [B, 4, 3, 2, 4] and pi
 "pictures.told" is the first, decoded at a level of noise, and "latents.given" and "pictures.given" are those of
 LTXImageToVideoPipeline with first.png at 30 frames a second; "latents.condition" and "latents.condition_given" are
 LTXConditionPipeline's of five steps with a scheduler without dynamic shift, from words and from first.png without
-noise on it. The autoencoder's noise is philox.py's.
+noise on it, and "latents.condition_noised" with it. The autoencoder's noise is philox.py's.
 
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
@@ -729,15 +729,25 @@ def draw_ltx_conditions(folder, prompts, negative, noise, picture):
     def mode(encoded, generator=None, sample_mode="sample"):
         return encoded.latent_dist.mode()
 
-    def draw(**more):
+    def draw(scale=0.0, **more):
         module = "diffusers.pipelines.ltx.pipeline_ltx_condition"
-        with mock.patch(module + ".retrieve_latents", mode), \
-                mock.patch(module + ".randn_tensor", lambda shape, **options: noise.clone()):
+        steps = iter(range(-1, 5))
+
+        def drawn(shape, **_):
+            """The initial noise, then that of each step, of tokens [B, N, C]."""
+            step = next(steps)
+            if step < 0:
+                return noise.clone()
+            return torch.stack([philox(SEED, b, math.prod(shape[1:]), SAMPLER_NOISE, step).reshape(shape[2], shape[1]).T
+                                for b in range(shape[0])])
+
+        with mock.patch(module + ".retrieve_latents", mode), mock.patch(module + ".randn_tensor", drawn):
             return pipeline(prompt=prompts, negative_prompt=[negative] * len(prompts), num_inference_steps=5,
-                            num_frames=9, height=32, width=64, image_cond_noise_scale=0.0, output_type="latent",
+                            num_frames=9, height=32, width=64, image_cond_noise_scale=scale, output_type="latent",
                             **more).frames
 
-    return {"latents.condition": draw(), "latents.condition_given": draw(image=picture, frame_rate=30)}
+    return {"latents.condition": draw(), "latents.condition_given": draw(image=picture, frame_rate=30),
+            "latents.condition_noised": draw(0.15, image=picture, frame_rate=30)}
 
 
 def write_ltx(name, negative):
