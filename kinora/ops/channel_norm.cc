@@ -16,7 +16,9 @@
 #include <numeric>
 #include <vector>
 
+#include "kinora/core/error.h"
 #include "kinora/ops/channel_norm_launch.h"
+#include "kinora/ops/channels_last.h"
 #include "kinora/ops/edges.h"
 
 namespace kinora::ops {
@@ -27,13 +29,8 @@ bool wants_gradients(const at::Tensor& a, const at::Tensor& b, const at::Tensor&
          (a.requires_grad() || b.requires_grad() || c.requires_grad());
 }
 
-bool lies_by_channel(const at::Tensor& x) {
-  return (x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
-         (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
-}
-
 bool takes_channel_kernel(const at::Tensor& x) {
-  return x.is_cuda() && x.numel() > 0 && lies_by_channel(x) && cuda::channel_norm_takes(x);
+  return x.is_cuda() && x.numel() > 0 && is_channels_last(x) && cuda::channel_norm_takes(x);
 }
 
 }  // namespace
@@ -80,6 +77,9 @@ at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale, const at
 at::Tensor channel_affine_with_edges(const at::Tensor& x, const at::Tensor& scale,
                                      const at::Tensor& shift, bool silu,
                                      const std::vector<std::array<int64_t, 2>>& counts) {
+  KINORA_CHECK(x.dim() == 5 && counts.size() == 3, kShape,
+               "[channel_affine] edges are of clips [B, C, T, H, W], got ", x.sizes(), " and ",
+               counts.size(), " dims");
   kernels::ChannelEdges edges;
   std::vector<int64_t> sizes = x.sizes().vec();
   for (size_t d = 0; d < counts.size(); ++d) {
@@ -93,7 +93,7 @@ at::Tensor channel_affine_with_edges(const at::Tensor& x, const at::Tensor& scal
       edges.out_places() > kMostPlaces) {
     return repeat_edges(channel_affine(x, scale, shift, silu), counts);
   }
-  at::Tensor out = at::empty(sizes, x.options().memory_format(at::MemoryFormat::ChannelsLast3d));
+  at::Tensor out = at::empty(sizes, x.options().memory_format(channels_last(x)));
   cuda::channel_affine(x, scale.to(at::kFloat).contiguous(), shift.to(at::kFloat).contiguous(),
                        silu, out, edges);
   return out;

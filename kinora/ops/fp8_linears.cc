@@ -125,7 +125,7 @@ Fp8Problems fp8_problems(Fp8Scaling scaling, const LinearShape& shape, DType typ
                          .b_scaling = weight},
           .weight_grad = {.m = shape.out,
                           .n = shape.in,
-                          .k = shape.rows,
+                          .k = kernels::transposed_pitch(shape.rows),
                           .transpose_b = true,
                           .a_type = gradient,
                           .b_type = other,
@@ -154,15 +154,13 @@ std::string Fp8Linears::obstacle(const LinearShape& shape) {
     return "block scaling takes multiples of " + std::to_string(Fp8::kMultiple) + " rows";
   }
   const Fp8Problems problems = fp8_problems(fp8_->scaling(), shape, device::dtype_of(type_));
-  MatmulProblem weight_grad = problems.weight_grad;
-  weight_grad.k = kernels::transposed_pitch(shape.rows);
-  MatmulProblem adding = weight_grad;
+  MatmulProblem adding = problems.weight_grad;
   adding.accumulate = true;
   const bool has_forward =
       products_.supports(problems.forward) && products_.supports(without_bias(problems.forward));
-  const bool has_all =
-      has_forward && (!trains || (products_.supports(problems.input_grad) &&
-                                  products_.supports(weight_grad) && products_.supports(adding)));
+  const bool has_all = has_forward && (!trains || (products_.supports(problems.input_grad) &&
+                                                   products_.supports(problems.weight_grad) &&
+                                                   products_.supports(adding)));
   return has_all ? "" : kLacks;
 }
 

@@ -15,6 +15,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/device/dry_run.h"
+#include "kinora/ops/channels_last.h"
 #include "kinora/ops/group_norm_launch.h"
 
 namespace kinora::ops {
@@ -74,11 +75,6 @@ at::Tensor composed(const at::Tensor& x, const at::Tensor& weight, const at::Ten
       .contiguous(x.suggest_memory_format());
 }
 
-/// The layout that the kernels take x in.
-at::MemoryFormat layout_of(const at::Tensor& x) {
-  return x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
-}
-
 bool is_aligned(const at::Tensor& x) {
   constexpr uintptr_t kAlignment = 16;
   return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % kAlignment == 0;
@@ -91,8 +87,8 @@ bool takes_vector(const at::Tensor& vector) {
 }
 
 bool takes_kernel(const at::Tensor& x, int64_t groups) {
-  return x.is_cuda() && x.numel() > 0 && (x.dim() == 4 || x.dim() == 5) &&
-         x.is_contiguous(layout_of(x)) && is_aligned(x) && cuda::group_norm_takes(x, groups);
+  return x.is_cuda() && x.numel() > 0 && is_channels_last(x) && is_aligned(x) &&
+         cuda::group_norm_takes(x, groups);
 }
 
 at::Tensor contiguous(const at::Tensor& vector) {
@@ -134,7 +130,7 @@ struct GroupNormFunction : torch::autograd::Function<GroupNormFunction> {
     if (!incoming[0].defined()) {
       return gradients;
     }
-    at::Tensor dy = incoming[0].contiguous(layout_of(x));
+    at::Tensor dy = incoming[0].contiguous(channels_last(x));
     if (!is_aligned(dy)) {
       dy = dy.clone();
     }

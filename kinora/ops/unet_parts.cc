@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kinora/device/host_bytes.h"
+#include "kinora/ops/channels_last.h"
 #include "kinora/ops/cuda_launch.h"
 #include "kinora/ops/unet_launch.h"
 
@@ -47,17 +48,6 @@ struct GatedGelu : torch::autograd::Function<GatedGelu> {
   }
 };
 
-/// Whether the channels of a place lie together.
-bool lies_by_place(const at::Tensor& x) {
-  return (x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast)) ||
-         (x.dim() == 5 && x.is_contiguous(at::MemoryFormat::ChannelsLast3d));
-}
-
-at::Tensor laid_by_place(const at::Tensor& x) {
-  return x.contiguous(x.dim() == 5 ? at::MemoryFormat::ChannelsLast3d
-                                   : at::MemoryFormat::ChannelsLast);
-}
-
 std::vector<int64_t> by_channel(const at::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape[1] = x.size(1);
@@ -66,7 +56,7 @@ std::vector<int64_t> by_channel(const at::Tensor& x) {
 
 /// [C], the sums of x [B, C, spatial...] over all else.
 at::Tensor sums_by_channel(const at::Tensor& x) {
-  if (takes_kernel(x) && lies_by_place(x)) {
+  if (takes_kernel(x) && is_channels_last(x)) {
     return cuda::sums_of_columns(x.movedim(1, -1).view({-1, x.size(1)}));
   }
   std::vector<int64_t> others(static_cast<size_t>(x.dim()) - 1);
@@ -75,7 +65,7 @@ at::Tensor sums_by_channel(const at::Tensor& x) {
 }
 
 void add_in_place(const at::Tensor& x, const at::Tensor& bias) {
-  if (!takes_kernel(x) || !lies_by_place(x)) {
+  if (!takes_kernel(x) || !is_channels_last(x)) {
     at::Tensor(x).add_(bias.view(by_channel(x)));
     return;
   }
@@ -118,7 +108,7 @@ struct ResidualSum : torch::autograd::Function<ResidualSum> {
     const at::Tensor& dout = incoming.front();
     at::Tensor dbias;
     if (context->needs_input_grad(2)) {
-      dbias = sums_by_channel(laid_by_place(dout));
+      dbias = sums_by_channel(dout.contiguous(channels_last(dout)));
     }
     return {dout, dout, dbias};
   }
@@ -151,7 +141,7 @@ at::Tensor gated_gelu_backward(const at::Tensor& dg, const at::Tensor& uv) {
 }
 
 at::Tensor residual_sum(const at::Tensor& x, const at::Tensor& y, const at::Tensor& bias) {
-  if (takes_kernel(x) && lies_by_place(x) && lies_by_place(y)) {
+  if (takes_kernel(x) && is_channels_last(x) && is_channels_last(y)) {
     return ResidualSum::apply(x, y, bias);
   }
   return x + (y + bias.view(by_channel(x)));

@@ -39,9 +39,10 @@ TEST(HunyuanVaeTest, PiecesAreTheWhole) {
 
 TEST(HunyuanVaeTest, TheBudgetHolds) {
   // Two clips: of one, small ones, the CPU's library unfolds convolutions, which takes 27 times
-  // more.
+  // more. 55 % are fewer bytes than half of what the whole took when each convolution had a normed
+  // copy beside the one with edges.
   expect_budgets_hold<HunyuanVae>(
-      small(), {.batch = 2, .channels = 2, .frames = 2, .rows = 12, .columns = 3}, {90, 70, 60});
+      small(), {.batch = 2, .channels = 2, .frames = 2, .rows = 12, .columns = 3}, {90, 70, 55});
 }
 
 TEST(HunyuanVaeTest, AClipOf768PixelsFitsInto24GB) {
