@@ -42,6 +42,18 @@ void BM_SumSquares(benchmark::State& state) {
   report_bytes(state, 4);
 }
 
+void time_updates(benchmark::State& state, const UpdateBuffers& buffers,
+                  const UpdateParameters& parameters) {
+  StepControl control;
+  control.lr = 1e-4;
+  for (auto _ : state) {
+    control.grad_sum_squares = 1.0;
+    prepare_update(&control, {});
+    update_weights(buffers, parameters, control, 0, kCount);
+    benchmark::ClobberMemory();
+  }
+}
+
 void BM_UpdateWeights(benchmark::State& state) {
   std::vector<float> master(kCount, 1.0F), grad(kCount, 0.1F), exp_avg(kCount), exp_avg_sq(kCount);
   std::vector<float> ema(kCount, 1.0F);
@@ -57,14 +69,7 @@ void BM_UpdateWeights(benchmark::State& state) {
   UpdateParameters parameters;
   parameters.num_emas = 1;
   parameters.ema_decay[0] = 0.9999;
-  StepControl control;
-  control.lr = 1e-4;
-  for (auto _ : state) {
-    control.grad_sum_squares = 1.0;
-    prepare_update(&control, {});
-    update_weights(buffers, parameters, control, 0, kCount);
-    benchmark::ClobberMemory();
-  }
+  time_updates(state, buffers, parameters);
   report_bytes(state, 5 * 8 + 2);  // five fp32 arrays read and written, one copy written
 }
 
@@ -85,14 +90,7 @@ void BM_UpdateSmallStates(benchmark::State& state) {
   UpdateParameters parameters;
   parameters.moments = MomentFormat::k8Bit;
   parameters.masters = MasterFormat::kBF16;
-  StepControl control;
-  control.lr = 1e-4;
-  for (auto _ : state) {
-    control.grad_sum_squares = 1.0;
-    prepare_update(&control, {});
-    update_weights(buffers, parameters, control, 0, kCount);
-    benchmark::ClobberMemory();
-  }
+  time_updates(state, buffers, parameters);
   report_bytes(state, 4 + 2 * 4);  // gradients read, two moments and the weights read and written
 }
 

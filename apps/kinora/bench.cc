@@ -27,8 +27,9 @@ train::RunConfig config_of(const BenchArguments& arguments) {
   const std::filesystem::path folder = std::filesystem::path(arguments.trace).parent_path();
   KINORA_CHECK(folder.empty() || std::filesystem::is_directory(folder), kIo,
                "[bench] --trace wants a file in a folder that is there, got ", arguments.trace);
-  KINORA_CHECK(!arguments.profile || inference::choose_device(config.train.device).is_cuda(),
-               kConfig, "[bench] --profile traces a GPU, but this recipe computes on the CPU");
+  if (arguments.profile) {
+    train::check_can_trace(inference::choose_device(config.train.device));
+  }
   return config;
 }
 

@@ -10,10 +10,10 @@
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/ranks.h"
 #include "kinora/core/build_info.h"
-#include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/device/gpu_profile.h"
 #include "kinora/inference/setup.h"
+#include "kinora/train/bench/benchmark.h"
 #include "kinora/train/bench/benchmark_decode.h"
 
 namespace kinora::apps {
@@ -34,8 +34,9 @@ int run(const BenchDecodeArguments& arguments) {
   set_memory_hint("--memory-budget GIB, within which the same numbers are computed in pieces");
   train::DecodeBenchmarkOptions options = arguments.options;
   options.memory_budget = static_cast<int64_t>(arguments.memory_gib * kGiB);
-  KINORA_CHECK(!options.profile || inference::choose_device(options.device).is_cuda(), kConfig,
-               "[bench] --profile traces a GPU, but this computes on the CPU");
+  if (options.profile) {
+    train::check_can_trace(inference::choose_device(options.device));
+  }
   const std::optional<comm::World> world = own_rank(arguments.ranks);
   if (!world) {
     return launch(arguments.ranks, options.device);

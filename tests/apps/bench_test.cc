@@ -199,6 +199,7 @@ TEST_F(BenchTest, ProfileNeedsAGpu) {
   for (const char* command : {"train", "sample"}) {
     expect_refusal(bench(command, {"--profile"}), "--profile traces a GPU");
   }
+  expect_refusal({"bench", "decode", "--device", "cpu", "--profile"}, "--profile traces a GPU");
   expect_refusal(bench("ablate", {"--profile"}), "--profile");
   expect_refusal(bench("train", {"--trace", "trace.json"}), "--trace requires --profile");
   const Outcome nowhere =

@@ -112,11 +112,14 @@ double median_call_seconds(at::Device device, int64_t calls,
   return median(std::move(seconds));
 }
 
+void check_can_trace(at::Device device) {
+  KINORA_CHECK(device.is_cuda(), kConfig, "[bench] --profile traces a GPU, but this computes on ",
+               device::describe(device));
+}
+
 device::GpuRecords trace_calls(at::Device device, int64_t calls,
                                const std::function<void(int64_t)>& enqueue) {
-  KINORA_CHECK(device.is_cuda(), kConfig,
-               "[bench] --profile traces a GPU, but this recipe computes on ",
-               device::describe(device));
+  check_can_trace(device);
   device::GpuTrace trace;
   trace.start();  // the first call under a trace pays for what CUPTI sets up
   enqueue(0);

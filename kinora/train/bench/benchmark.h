@@ -36,8 +36,11 @@ struct DeviceCeilings {
 [[nodiscard]] double median_call_seconds(at::Device device, int64_t calls,
                                          const std::function<void(int64_t)>& enqueue);
 
-/// What the device does in `calls` more calls, and for what the host waits meanwhile. kConfig
-/// unless the device is a GPU; the errors of device::GpuTrace.
+/// kConfig unless the device is a GPU: before minutes are spent on the figures that come first.
+void check_can_trace(at::Device device);
+
+/// What the device does in `calls` more calls, and for what the host waits meanwhile. The errors of
+/// check_can_trace() and device::GpuTrace.
 [[nodiscard]] device::GpuRecords trace_calls(at::Device device, int64_t calls,
                                              const std::function<void(int64_t)>& enqueue);
 
