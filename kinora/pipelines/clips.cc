@@ -79,12 +79,13 @@ void check(const ClipOptions& options, const diffusion::Sampler& sampler,
                "[sample] frames are given to this model beside noised ones, along a flow that "
                "Euler's method "
                "draws. Hint: sample.method=euler");
-  KINORA_CHECK(config.given_noise == 0.0 || !gives ||
-                   std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
-               kConfig,
-               "[sample] noise on given frames needs a flow drawn by Euler's method, got "
-               "sample.given_noise ",
-               config.given_noise, ". Hint: sample.method=euler, or sample.given_noise=0");
+  KINORA_CHECK(
+      config.given_noise == 0.0 || !gives ||
+          (!is_beside && std::holds_alternative<diffusion::FlowEulerSampler>(sampler)),
+      kConfig,
+      "[sample] noise on given frames is for models in whose clips these stand, along a flow drawn "
+      "by Euler's method, got sample.given_noise ",
+      config.given_noise, ". Hint: sample.given_noise=0, or sample.method=euler");
   KINORA_CHECK(config.given_guidance == 1.0 || !gives || is_beside, kConfig,
                "[sample] guidance by given frames is for models with model.given_embedders; others "
                "need sample.given_guidance 1, got ",

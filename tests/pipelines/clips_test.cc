@@ -239,6 +239,21 @@ TEST(DrawClipsTest, WrongOptionsAreRefused) {
                          }),
                 HasSubstr("sample.method=euler"));
   }
+  // Of given frames, by another method, and beside noised ones.
+  const GivenFrames given{.frames = at::full({1, 3, 1, 2, 4}, 0.0), .places = {0}};
+  const diffusion::Sampler euler = diffusion::FlowEulerSampler{.times = {1.0, 0.0}};
+  for (const auto& [sampler, way] :
+       {std::pair(diffusion::Sampler(diffusion::SolverPlan()), diffusion::GivenWay::kClean),
+        std::pair(euler, diffusion::GivenWay::kNoised)}) {
+    EXPECT_THAT(error_of(ErrorKind::kConfig,
+                         [&] {
+                           return draw_clips(flow, sampler, {.given_noise = 0.1}, {.samples = {{}}},
+                                             {3, kFrames, 2, 4}, {.given = given, .given_way = way},
+                                             label_of, at::kCPU);
+                         }),
+                HasSubstr(way == diffusion::GivenWay::kClean ? "got sample.given_noise 0.1"
+                                                             : "in whose clips these stand"));
+  }
 }
 
 }  // namespace clips_test
