@@ -2,16 +2,19 @@
 """Planned against measured peaks of memory, recipe by recipe.
 
     python3 bench/plan_against_peaks.py --binary build/kinora [--device cpu] [RECIPE ...] [--set key=value ...]
+    python3 bench/plan_against_peaks.py --binary build/kinora --offload [--disk FOLDER]
 
 A recipe is a name in configs/ or a path; default: all on a GPU, those with generated data on a CPU.
 Runs `kinora plan --json`, and for the measured side a few steps: on a GPU `kinora bench train`, which
-needs no data; where data are generated, and on a CPU, `kinora train` in a temporary folder. Python's
-standard library is enough. Exits with 1 if a plan is more than 5 % off.
+needs no data; where data are generated, and on a CPU, `kinora train` in a temporary folder. --offload
+takes OFFLOADED below in place of recipes: state, weights and activations off the GPU. Python's standard
+library is enough. Exits with 1 if a plan is more than 5 % off.
 """
 
 import argparse
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,38 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = "more for a checkpoint's copy"
 MIB = 2.0**20
+
+DIT = "imagenet-256-dit-xl2 train.global_batch=32 train.micro_batch=32"
+BEFORE_UPDATES = "optim.in_backward=true optim.max_grad_norm=0"
+CACHED = """data.source=latents data.text=file 'autoencoder.path=""' 'text.encoder=""'"""
+DREAMBOOTH = (f"""sd15-dreambooth {CACHED} 'data.caption=""' prior_data.source=latents """
+              """prior_data.text=file 'prior_data.caption=""' train.micro_batch=1""")
+OFFLOADED = [  # a recipe and its overrides
+    f"{DIT} ema.decays=[] optim.offload=0.5",
+    f"{DIT} ema.decays=[] optim.offload=1",
+    f"{DIT} optim.offload=0.6",
+    f"{DIT} ema.decays=[] optim.offload=1 {BEFORE_UPDATES}",
+    f"{DIT} ema.decays=[] train.recompute=block optim.offload=0.56 {BEFORE_UPDATES}",
+    f"{DIT} ema.decays=[] optim.offload=1 optim.offload_weights=1",
+    f"{DIT} ema.decays=[] train.recompute=mlp optim.offload=1 optim.offload_weights=0.5 {BEFORE_UPDATES}",
+    f"{DIT} optim.moments=8bit optim.master=bf16 optim.offload=0.65 {BEFORE_UPDATES}",
+    f"{DIT} ema.decays=[] optim.rule=lion optim.offload=1",
+    f"{DIT} ema.decays=[] train.recompute=offload",
+    f"{DIT} ema.decays=[] train.recompute=offload,block",
+    f"{DIT} ema.decays=[] train.recompute=offload:7,block:14,mlp",
+    f"{DIT} ema.decays=[] train.recompute=offload,mlp train.fp8_activations=true",
+    f"{DIT} ema.decays=[] train.recompute=offload:14,mlp optim.offload=1 {BEFORE_UPDATES}",
+    "imagenet-256-dit-b2 train.global_batch=64 train.micro_batch=64 optim.offload=1 optim.disk=DISK",
+    f"sd15-pretrain {CACHED} train.global_batch=8 train.micro_batch=8 train.recompute=block "
+    f"optim.offload=0.68 {BEFORE_UPDATES}",
+    f"{DREAMBOOTH} optim.offload=1 optim.offload_weights=1",
+    f"{DREAMBOOTH} optim.max_grad_norm=0 train.recompute=block:5,mlp optim.offload=1 "
+    "optim.offload_weights=0.75",
+    f"sdxl-lora-24gb {CACHED} finetune.offload=0.5",
+    "opensora-stdit3-xl2 train.recompute=offload,block optim.offload=1",
+    f"flux-lora {CACHED} train.recompute=block:2,mlp finetune.offload=0.5",
+    f"flux-lora {CACHED} train.recompute=offload:20,mlp finetune.frozen_weights=nf4 finetune.offload=0.8",
+]
 
 
 def output(command: list[str]) -> str:
@@ -51,6 +86,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*")
+    parser.add_argument("--offload", action="store_true", help="the settings of OFFLOADED")
+    parser.add_argument("--first", type=int, default=1, help="of them, to begin with")
+    parser.add_argument("--disk", default="/tmp", help="a folder for optim.disk; default: /tmp")
     parser.add_argument("--binary", default=str(ROOT / "build" / "kinora"))
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value", dest="settings")
@@ -63,12 +101,19 @@ def main() -> int:
     on_cpu = arguments.device == "cpu"
     if on_cpu and not named:
         recipes = [recipe for recipe in recipes if recipe.stem.startswith("demo")]
-    settings = [*arguments.settings, f"train.device={arguments.device}"]
+    works = [(recipe, [], recipe.stem) for recipe in recipes]
+    if arguments.offload:
+        works = []
+        for text in OFFLOADED[arguments.first - 1:]:
+            recipe, *overrides = shlex.split(text.replace("=DISK", f"={arguments.disk}"))
+            works.append((ROOT / "configs" / f"{recipe}.yaml", overrides,
+                          text.replace(f" {CACHED}", "")))
 
     worst = 0.0
     print("| recipe | planned, MiB | measured, MiB | ratio |\n|---|---|---|---|")
-    for recipe in recipes:
-        name = " ".join([recipe.stem, *arguments.settings])
+    for recipe, overrides, title in works:
+        name = " ".join([title, *arguments.settings])
+        settings = [*overrides, *arguments.settings, f"train.device={arguments.device}"]
         try:
             plan = json.loads(output([arguments.binary, "plan", str(recipe), *settings, "--json"]))
             measure = trained_peak if on_cpu or is_generated(recipe) else benched_peak
