@@ -73,4 +73,24 @@ void group_affine(const GroupAffine& call) {
   }
 }
 
+void channel_rms(const ChannelRms& call) {
+  for (int64_t b = 0; b < call.batch; ++b) {
+    for (int64_t p = 0; p < call.places; ++p) {
+      const int64_t from = (b * call.places + p) * call.channels;
+      const int64_t to = (b * call.out_places + p) * call.channels;
+      double squares = 0.0;
+      for (int64_t c = 0; c < call.channels; ++c) {
+        const double value = load_element(call.in, from + c, call.type);
+        squares += value * value;
+      }
+      const float length = std::max(static_cast<float>(std::sqrt(squares)), call.least);
+      for (int64_t c = 0; c < call.channels; ++c) {
+        const float x =
+            load_element(call.in, from + c, call.type) / length * call.factor * call.weight[c];
+        store_element(call.out, to + c, call.type, call.silu ? x / (1.0F + std::exp(-x)) : x);
+      }
+    }
+  }
+}
+
 }  // namespace kinora::kernels

@@ -4,8 +4,8 @@
 
 #include "kinora/core/dtype.h"
 
-/// What GroupNorm of images whose channels lie side by side (channels_last) is made of:
-/// [batch, places, channels], contiguous.
+/// What GroupNorm of images whose channels lie side by side (channels_last) is made of, and a norm
+/// over the channels of each place: [batch, places, channels], contiguous.
 namespace kinora::kernels {
 
 /// out[0][b][c] = sum over places p of in[b][p][c], out[1][b][c] that of the squares.
@@ -75,5 +75,27 @@ struct GroupAffine {
 
 /// The CPU reference.
 void group_affine(const GroupAffine& call);
+
+/// RMSNorm (Zhang and Sennrich 2019) over the channels of a place, written by its length:
+///
+///   out[b][p][c] = f(in[b][p][c] / max(|in[b][p]|, least) * factor * weight[c])
+///
+/// with f(x) = x / (1 + exp(-x)) if `silu`, else x.
+struct ChannelRms {
+  int64_t batch = 0;
+  int64_t places = 0;
+  int64_t channels = 0;
+  DType type = DType::kBF16;  ///< of in and out: kF32, kBF16, kF16
+  const void* in = nullptr;
+  const float* weight = nullptr;  ///< [channels]
+  float factor = 1.0F;
+  float least = 0.0F;
+  bool silu = false;
+  void* out = nullptr;     ///< not `in`
+  int64_t out_places = 0;  ///< from one image of `out` to the next; at least `places`
+};
+
+/// The CPU reference.
+void channel_rms(const ChannelRms& call);
 
 }  // namespace kinora::kernels

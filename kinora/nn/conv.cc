@@ -1,5 +1,7 @@
 #include "kinora/nn/conv.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <cassert>
 #include <cmath>
 #include <utility>
@@ -79,13 +81,20 @@ at::Tensor Conv::forward(const at::Tensor& x, const std::vector<Padding>& paddin
   return tapped(convolved(x, padding, added_bias()));
 }
 
+at::Tensor Conv::forward_plus(const at::Tensor& x, const std::vector<Padding>& padding,
+                              const at::Tensor& plus) const {
+  return is_tapped() || update() != nullptr ? forward(x, padding) + plus
+                                            : convolved(x, padding, added_bias(), plus);
+}
+
 at::Tensor Conv::convolved(const at::Tensor& x, const std::vector<Padding>& padding,
-                           const at::Tensor& bias) const {
+                           const at::Tensor& bias, const at::Tensor& plus) const {
   const at::Tensor own = x.to(weight.value.scalar_type());
   const at::Tensor own_weight = ops::with_gradient(weight.value, weight.grad);
-  const auto product = [&](const at::Tensor& input, const at::Tensor& by, const at::Tensor& plus) {
-    return ops::convolve(input, by, plus,
-                         {.stride = shape_.stride, .padding = padding, .groups = shape_.groups});
+  const auto product = [&](const at::Tensor& input, const at::Tensor& by, const at::Tensor& added) {
+    return ops::convolve(
+        input, by, added,
+        {.stride = shape_.stride, .padding = padding, .groups = shape_.groups, .plus = plus});
   };
   return update() == nullptr ? product(own, own_weight, bias)
                              : update()->forward(own, own_weight, bias, product);

@@ -43,6 +43,9 @@ class Conv : public WeightLayer {
   [[nodiscard]] at::Tensor added_bias() const;
   /// The same with other zeros around x than the shape's: for a piece of a whole.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const std::vector<Padding>& padding) const;
+  /// That plus `plus`, [B, out, spatial...].
+  [[nodiscard]] at::Tensor forward_plus(const at::Tensor& x, const std::vector<Padding>& padding,
+                                        const at::Tensor& plus) const;
   /// forward() of x with every row and column twice (ops::convolve_doubled), for 3 x 3 kernels;
   /// rows: zeros above and below x; phases: doubled_phases(), where they were made before.
   [[nodiscard]] at::Tensor forward_doubled(const at::Tensor& x, Padding rows = {1, 1},
@@ -53,9 +56,9 @@ class Conv : public WeightLayer {
   [[nodiscard]] const ConvShape& shape() const { return shape_; }
 
  private:
-  /// With bias, or without where that is undefined.
+  /// With bias, or without where that is undefined; `plus` is for who has no update.
   [[nodiscard]] at::Tensor convolved(const at::Tensor& x, const std::vector<Padding>& padding,
-                                     const at::Tensor& bias) const;
+                                     const at::Tensor& bias, const at::Tensor& plus = {}) const;
 
   ConvShape shape_;
 };

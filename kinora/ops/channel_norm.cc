@@ -3,14 +3,18 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/ones_like.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -19,6 +23,7 @@
 #include "kinora/core/error.h"
 #include "kinora/ops/channel_norm_launch.h"
 #include "kinora/ops/channels_last.h"
+#include "kinora/ops/cuda_launch.h"
 #include "kinora/ops/edges.h"
 
 namespace kinora::ops {
@@ -31,6 +36,34 @@ bool wants_gradients(const at::Tensor& a, const at::Tensor& b, const at::Tensor&
 
 bool takes_channel_kernel(const at::Tensor& x) {
   return x.is_cuda() && x.numel() > 0 && is_channels_last(x) && cuda::channel_norm_takes(x);
+}
+
+constexpr double kLeastLength = 1e-12;
+constexpr int64_t kFramesDim = 2;
+
+bool takes_rms_kernel(const at::Tensor& x, const at::Tensor& weight) {
+  return !wants_gradients(x, weight, weight) && x.numel() > 0 && is_channels_last(x) &&
+         cuda::channel_rms_takes(x);
+}
+
+at::Tensor rms_by_calls(const at::Tensor& x, const at::Tensor& weight, bool silu) {
+  const at::Tensor wide = x.to(c10::promoteTypes(x.scalar_type(), at::kFloat));
+  const at::Tensor length =
+      at::linalg_vector_norm(wide, 2, {1}, /*keepdim=*/true).clamp_min(kLeastLength);
+  std::vector<int64_t> per_channel(static_cast<size_t>(x.dim()) - 1, 1);
+  per_channel[0] = x.size(1);
+  const double root = std::sqrt(static_cast<double>(x.size(1)));
+  const at::Tensor y = (wide / length * (weight.view(per_channel) * root)).to(x.scalar_type());
+  return silu ? at::silu(y) : y;
+}
+
+void rms_by_kernel(const at::Tensor& x, const at::Tensor& weight, bool silu,
+                   const at::Tensor& out) {
+  cuda::channel_rms(x, weight.to(at::kFloat).contiguous(),
+                    {.factor = static_cast<float>(std::sqrt(static_cast<double>(x.size(1)))),
+                     .least = static_cast<float>(kLeastLength),
+                     .silu = silu},
+                    out);
 }
 
 }  // namespace
@@ -97,6 +130,50 @@ at::Tensor channel_affine_with_edges(const at::Tensor& x, const at::Tensor& scal
   cuda::channel_affine(x, scale.to(at::kFloat).contiguous(), shift.to(at::kFloat).contiguous(),
                        silu, out, edges);
   return out;
+}
+
+bool norms_in_one_pass(const at::Tensor& like) {
+  const auto type = like.scalar_type();
+  return like.is_cuda() && cuda::available() && !at::GradMode::is_enabled() &&
+         (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+}
+
+at::Tensor channel_rms(const at::Tensor& x, const at::Tensor& weight, bool silu) {
+  if (!takes_rms_kernel(x, weight)) {
+    return rms_by_calls(x, weight, silu);
+  }
+  at::Tensor out = at::empty_like(x);
+  rms_by_kernel(x, weight, silu, out);
+  return out;
+}
+
+at::Tensor channel_rms_joined(const std::vector<at::Tensor>& clips, const at::Tensor& weight,
+                              bool silu, int64_t zeros) {
+  std::vector<int64_t> sizes = clips.front().sizes().vec();
+  sizes[kFramesDim] = zeros;
+  if (std::ranges::all_of(clips,
+                          [&](const at::Tensor& clip) { return takes_rms_kernel(clip, weight); })) {
+    for (const at::Tensor& clip : clips) {
+      sizes[kFramesDim] += clip.size(kFramesDim);
+    }
+    const at::Tensor out =
+        at::empty(sizes, clips.front().options().memory_format(at::MemoryFormat::ChannelsLast3d));
+    out.narrow(kFramesDim, 0, zeros).zero_();
+    int64_t begin = zeros;
+    for (const at::Tensor& clip : clips) {
+      rms_by_kernel(clip, weight, silu, out.narrow(kFramesDim, begin, clip.size(kFramesDim)));
+      begin += clip.size(kFramesDim);
+    }
+    return out;
+  }
+  std::vector<at::Tensor> parts;
+  if (zeros > 0) {
+    parts.push_back(at::zeros(sizes, clips.front().options()));
+  }
+  for (const at::Tensor& clip : clips) {
+    parts.push_back(rms_by_calls(clip, weight, silu));
+  }
+  return parts.size() == 1 ? parts[0] : at::cat(parts, kFramesDim);
 }
 
 GroupAffine group_affine(const at::Tensor& sums, const at::Tensor& weight, const at::Tensor& bias,

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-/// What GroupNorm is made of. Without gradients, on a GPU and channels_last, by one kernel; else by
-/// ATen's calls.
+/// What GroupNorm is made of, and a norm over channels. Without gradients, on a GPU and
+/// channels_last, by one kernel; else by ATen's calls.
 namespace kinora::ops {
 
 /// Sums over all places of x [B, C, spatial...] and of its squares: fp64 [2, B, C].
@@ -36,5 +36,17 @@ struct GroupAffine {
 [[nodiscard]] GroupAffine group_affine(const at::Tensor& sums, const at::Tensor& weight,
                                        const at::Tensor& bias, int64_t elements, double epsilon,
                                        at::ScalarType type);
+
+/// Whether what is here of tensors like x takes no memory but for its result now, where channels
+/// are a multiple of 8: kernels compute it.
+[[nodiscard]] bool norms_in_one_pass(const at::Tensor& like);
+
+/// x / max(|x|, 1e-12) * sqrt(C) * weight, |x| over the channels of a place of x [B, C,
+/// spatial...], then silu or nothing, in at least fp32. weight: C elements. Returns x's type.
+[[nodiscard]] at::Tensor channel_rms(const at::Tensor& x, const at::Tensor& weight, bool silu);
+
+/// Such of clips [B, C, T, H, W], one behind the other, behind so many frames of zeros.
+[[nodiscard]] at::Tensor channel_rms_joined(const std::vector<at::Tensor>& clips,
+                                            const at::Tensor& weight, bool silu, int64_t zeros);
 
 }  // namespace kinora::ops

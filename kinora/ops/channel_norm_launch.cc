@@ -63,6 +63,29 @@ void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tens
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 
+bool channel_rms_takes(const at::Tensor& x) {
+  return x.is_cuda() && channel_norm_takes(x) &&
+         kernels::cuda::channel_rms_takes(x.size(1), device::dtype_of(x.scalar_type()));
+}
+
+void channel_rms(const at::Tensor& x, const at::Tensor& weight, const ChannelRmsOptions& options,
+                 const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  KINORA_CUDA_CHECK(kernels::cuda::channel_rms(
+      {.batch = x.size(0),
+       .places = places_of(x),
+       .channels = x.size(1),
+       .type = device::dtype_of(x.scalar_type()),
+       .in = x.const_data_ptr(),
+       .weight = weight.const_data_ptr<float>(),
+       .factor = options.factor,
+       .least = options.least,
+       .silu = options.silu,
+       .out = out.data_ptr(),
+       .out_places = x.size(0) > 1 ? out.stride(0) / x.size(1) : places_of(x)},
+      c10::cuda::getCurrentCUDAStream()));
+}
+
 bool group_affine_takes(const at::Tensor& sums, const at::Tensor& weight, const at::Tensor& bias) {
   const auto type = weight.scalar_type();
   const bool is_known = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;

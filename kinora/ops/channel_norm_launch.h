@@ -20,6 +20,21 @@ void channel_moments(const at::Tensor& x, const at::Tensor& out);
 void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                     bool silu, const at::Tensor& out, const kernels::ChannelEdges& edges = {});
 
+/// Whether there is a kernel for x, [B, C, spatial...] with channels side by side.
+[[nodiscard]] bool channel_rms_takes(const at::Tensor& x);
+
+/// What a norm over channels does with them.
+struct ChannelRmsOptions {
+  float factor = 1.0F;
+  float least = 0.0F;
+  bool silu = false;
+};
+
+/// @param weight  fp32 [C], contiguous.
+/// @param out     laid out as x, or so many frames of a longer clip that is.
+void channel_rms(const at::Tensor& x, const at::Tensor& weight, const ChannelRmsOptions& options,
+                 const at::Tensor& out);
+
 /// Whether there is a kernel for them.
 [[nodiscard]] bool group_affine_takes(const at::Tensor& sums, const at::Tensor& weight,
                                       const at::Tensor& bias);

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
@@ -84,14 +85,40 @@ struct Convolution {
                                    at::IntArrayRef(sizes));
     }
     const bool is_even = std::all_of(more.begin(), more.end(), [](int64_t n) { return n == 0; });
-    // cuDNN adds no bias: libtorch's addition behind it is slower than ours.
-    const bool adds_bias = bias.defined() && x.is_cuda();
-    const at::Tensor y = at::convolution(
+    return at::convolution(
         is_even ? x : at::constant_pad_nd(x, more), weight,
-        bias.defined() && !adds_bias ? std::optional<at::Tensor>(bias) : std::nullopt,
+        bias.defined() && !adds_bias(x) ? std::optional<at::Tensor>(bias) : std::nullopt,
         options.stride, common, std::vector<int64_t>(spatial_dims(), 1),
         /*transposed=*/false, std::vector<int64_t>(spatial_dims(), 0), options.groups);
-    return adds_bias ? add_bias(y, bias) : y;
+  }
+
+  /// cuDNN adds no bias: libtorch's addition behind it is slower than ours.
+  [[nodiscard]] bool adds_bias(const at::Tensor& x) const { return bias.defined() && x.is_cuda(); }
+
+  [[nodiscard]] bool wants_gradients(const at::Tensor& x) const {
+    return at::GradMode::is_enabled() && (x.requires_grad() || weight.requires_grad() ||
+                                          (bias.defined() && bias.requires_grad()) ||
+                                          (options.plus.defined() && options.plus.requires_grad()));
+  }
+
+  /// What calls made, y, with what they left out; `plus`: the same part of options.plus.
+  [[nodiscard]] at::Tensor finished(const at::Tensor& y, const at::Tensor& plus) const {
+    if (!plus.defined()) {
+      return adds_bias(y) ? add_bias(y, bias) : y;
+    }
+    if (!adds_bias(y)) {
+      return y + plus;
+    }
+    if (wants_gradients(y)) {
+      return residual_sum(plus, y, bias);
+    }
+    add_into(y, y, plus, bias);
+    return y;
+  }
+
+  /// Rows [begin, begin + count) of what is added.
+  [[nodiscard]] at::Tensor plus_rows(int64_t begin, int64_t count) const {
+    return options.plus.defined() ? options.plus.narrow(kRowsDim, begin, count) : at::Tensor();
   }
 
   /// Output rows [begin, end), of the input rows that they see.
@@ -186,24 +213,40 @@ at::Tensor convolve(const at::Tensor& x, const at::Tensor& weight, const at::Ten
   }
   const int64_t elements = std::max(x.numel(), out_elements);
   if (elements <= max_elements) {
-    return convolution.call(x, options.padding[0]);
+    return convolution.finished(convolution.call(x, options.padding[0]), options.plus);
   }
   std::vector<at::Tensor> results;
   if (x.size(0) > 1) {
     const int64_t count = std::max<int64_t>(1, max_elements / (elements / x.size(0)));
     for (int64_t begin = 0; begin < x.size(0); begin += count) {
       const int64_t items = std::min(count, x.size(0) - begin);
-      results.push_back(convolve(x.narrow(0, begin, items), weight, bias, options, max_elements));
+      ConvolutionOptions part = options;
+      part.plus = options.plus.defined() ? options.plus.narrow(0, begin, items) : at::Tensor();
+      results.push_back(convolve(x.narrow(0, begin, items), weight, bias, part, max_elements));
     }
     return at::cat(results, 0);
   }
   const int64_t out_rows = convolution.out_size(0, x.size(kRowsDim));
   // the rows around a piece count as well: twice as many pieces leave room for them
   const int64_t count = std::max<int64_t>(1, out_rows / (2 * pieces_for(elements, max_elements)));
+  const bool in_place = convolution.adds_bias(x) && !convolution.wants_gradients(x);
+  at::Tensor whole;  // where in_place, to which pieces go as their bias is added
   for (int64_t begin = 0; begin < out_rows; begin += count) {
-    results.push_back(convolution.rows(x, begin, std::min(begin + count, out_rows)));
+    const int64_t rows = std::min(count, out_rows - begin);
+    const at::Tensor y = convolution.rows(x, begin, begin + rows);
+    const at::Tensor plus = convolution.plus_rows(begin, rows);
+    if (!in_place) {
+      results.push_back(convolution.finished(y, plus));
+      continue;
+    }
+    if (!whole.defined()) {
+      std::vector<int64_t> sizes = y.sizes().vec();
+      sizes[kRowsDim] = out_rows;
+      whole = at::empty(sizes, y.options().memory_format(y.suggest_memory_format()));
+    }
+    add_into(whole.narrow(kRowsDim, begin, rows), y, plus, bias);
   }
-  return at::cat(results, kRowsDim);
+  return in_place ? whole : at::cat(results, kRowsDim);
 }
 
 at::Tensor doubled_phases(const at::Tensor& weight) {

@@ -16,6 +16,7 @@ struct ConvolutionOptions {
   std::vector<int64_t> stride;                  ///< one a spatial dim
   std::vector<std::array<int64_t, 2>> padding;  ///< zeros before and after, one a spatial dim
   int64_t groups = 1;
+  at::Tensor plus = {};  ///< [B, O, spatial...], added to the result; undefined: nothing
 };
 
 /// Cross-correlation of x [B, C, spatial...] with weight [O, C / groups, kernel...] and bias [O]

@@ -18,6 +18,15 @@ void channel_affine(const at::Tensor& /*x*/, const at::Tensor& /*scale*/,
   KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
 }
 
+bool channel_rms_takes(const at::Tensor& /*x*/) {
+  return false;
+}
+
+void channel_rms(const at::Tensor& /*x*/, const at::Tensor& /*weight*/,
+                 const ChannelRmsOptions& /*options*/, const at::Tensor& /*out*/) {
+  KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
+}
+
 bool group_affine_takes(const at::Tensor& /*sums*/, const at::Tensor& /*weight*/,
                         const at::Tensor& /*bias*/) {
   return false;

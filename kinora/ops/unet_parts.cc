@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -64,22 +65,9 @@ at::Tensor sums_by_channel(const at::Tensor& x) {
   return x.sum(others);
 }
 
-void add_in_place(const at::Tensor& x, const at::Tensor& bias) {
-  if (!takes_kernel(x) || !is_channels_last(x)) {
-    at::Tensor(x).add_(bias.view(by_channel(x)));
-    return;
-  }
-  cuda::residual_sum({.rows = x.numel() / x.size(1),
-                      .width = x.size(1),
-                      .type = device::dtype_of(x.scalar_type()),
-                      .x = x.const_data_ptr(),
-                      .bias = bias.const_data_ptr(),
-                      .out = x.data_ptr()});
-}
-
 struct AddBias : torch::autograd::Function<AddBias> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& bias) {
-    add_in_place(x, bias);
+    add_into(x, x, {}, bias);
     context->mark_dirty({x});
     return x;
   }
@@ -151,8 +139,26 @@ at::Tensor add_bias(const at::Tensor& x, const at::Tensor& bias) {
   if (at::GradMode::is_enabled() && (x.requires_grad() || bias.requires_grad())) {
     return AddBias::apply(x, bias);
   }
-  add_in_place(x, bias);
+  add_into(x, x, {}, bias);
   return x;
+}
+
+void add_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
+              const at::Tensor& bias) {
+  const auto all_last = [](const auto&... tensors) { return (is_channels_last(tensors) && ...); };
+  if (!takes_kernel(x) || !all_last(out, x) || (y.defined() && !is_channels_last(y))) {
+    const at::Tensor more = bias.view(by_channel(x));
+    at::Tensor result = out;
+    at::add_out(result, x, y.defined() ? y + more : more);
+    return;
+  }
+  cuda::residual_sum({.rows = x.numel() / x.size(1),
+                      .width = x.size(1),
+                      .type = device::dtype_of(x.scalar_type()),
+                      .x = x.const_data_ptr(),
+                      .y = y.defined() ? y.const_data_ptr() : nullptr,
+                      .bias = bias.const_data_ptr(),
+                      .out = out.data_ptr()});
 }
 
 }  // namespace kinora::ops

@@ -18,4 +18,9 @@ namespace kinora::ops {
 /// x + bias in x's memory: x [B, C, spatial...], bias [C] (kernels/residual_sum.h).
 [[nodiscard]] at::Tensor add_bias(const at::Tensor& x, const at::Tensor& bias);
 
+/// out = x + bias, or x + y + bias where y is defined, without gradients: out, x and y [B, C,
+/// spatial...], of which out may be one, bias [C].
+void add_into(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
+              const at::Tensor& bias);
+
 }  // namespace kinora::ops

@@ -100,5 +100,32 @@ TEST(ChannelNormTest, GroupsBecomeFactorsAndTerms) {
   }
 }
 
+// Two images of two places of three channels, the second of which starts after a free place.
+TEST(ChannelNormTest, ChannelsOfAPlaceAreDividedByTheirLength) {
+  const std::vector<float> in = {3, 0, -4, 0, 0, 0, 1, 2, 2, 1e-6F, 0, 0};
+  const std::vector<float> weight = {1, -1, 0.5F};
+  for (const bool silu : {false, true}) {
+    std::vector<float> out(15, 9.0F);
+    channel_rms({.batch = 2,
+                 .places = 2,
+                 .channels = 3,
+                 .type = DType::kF32,
+                 .in = in.data(),
+                 .weight = weight.data(),
+                 .factor = 3.0F,
+                 .least = 1e-3F,
+                 .silu = silu,
+                 .out = out.data(),
+                 .out_places = 3});
+    const std::vector<float> plain = {1.8F, 0, -1.2F, 0, 0, 0, 9, 9, 9, 1, -2, 1, 3e-3F, 0, 0};
+    for (size_t i = 0; i < out.size(); ++i) {
+      const bool is_free = i >= 6 && i < 9;
+      EXPECT_NEAR(out[i], silu && !is_free ? plain[i] / (1.0F + std::exp(-plain[i])) : plain[i],
+                  1e-6F)
+          << i;
+    }
+  }
+}
+
 }  // namespace channel_norm_test
 }  // namespace kinora::kernels

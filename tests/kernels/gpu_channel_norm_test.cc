@@ -144,7 +144,52 @@ TEST_F(GpuChannelNormTest, EdgesComeAgainAsOnTheCpu) {
   }
 }
 
+TEST_F(GpuChannelNormTest, NormsOverChannelsEqualTheCpus) {
+  // Lanes that share a place: 1, 4 (three vectors of four), 8, 32; places that do not fill a warp.
+  for (const DType type : kTypes) {
+    for (const Shape& shape : {Shape{1, 1, 8}, Shape{2, 4097, 96}, Shape{1, 70'001, 96},
+                               Shape{2, 63, 192}, Shape{3, 17, 512}, Shape{1, 5, 40}}) {
+      for (const bool silu : {false, true}) {
+        SCOPED_TRACE(testing::Message() << to_string(type) << " " << shape.batch << " x "
+                                        << shape.places << " x " << shape.channels << silu);
+        const int64_t out_places = shape.places + 3;
+        std::vector<float> values =
+            random_values(shape.batch * shape.places * shape.channels, 1, 8.0F);
+        std::fill_n(values.begin(), shape.channels, 0.0F);  // a place of no length
+        const std::vector<uint8_t> in = encode(values, type);
+        const std::vector<float> weight = random_values(shape.channels, 2);
+        std::vector<uint8_t> want(
+            static_cast<size_t>(shape.batch * out_places * shape.channels) * size_of(type), 1);
+        ChannelRms call = {.batch = shape.batch,
+                           .places = shape.places,
+                           .channels = shape.channels,
+                           .type = type,
+                           .in = in.data(),
+                           .weight = weight.data(),
+                           .factor = 3.0F,
+                           .least = 1e-12F,
+                           .silu = silu,
+                           .out = want.data(),
+                           .out_places = out_places};
+        const DeviceArray<uint8_t> device_in(in);
+        const DeviceArray<uint8_t> device_out(want);
+        const DeviceArray<float> device_weight(weight);
+        channel_rms(call);
+        call.in = device_in.data();
+        call.out = device_out.data();
+        call.weight = device_weight.data();
+        EXPECT_EQ(cuda::channel_rms(call, nullptr), cudaSuccess);
+        EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+        expect_close(decode(device_out.host(), type), decode(want, type), type, 1.0, "out");
+      }
+    }
+  }
+}
+
 TEST_F(GpuChannelNormTest, OtherWidthsAreRefused) {
+  EXPECT_TRUE(cuda::channel_rms_takes(1024, DType::kBF16));
+  EXPECT_FALSE(cuda::channel_rms_takes(1032, DType::kBF16));
+  EXPECT_FALSE(cuda::channel_rms_takes(12, DType::kBF16));
   EXPECT_TRUE(cuda::channel_norm_takes(2056, DType::kBF16));
   EXPECT_FALSE(cuda::channel_norm_takes(12, DType::kBF16));
   EXPECT_TRUE(cuda::channel_norm_takes(12, DType::kF32));

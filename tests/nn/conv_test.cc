@@ -42,6 +42,27 @@ void expect_near(const at::Tensor& got, const at::Tensor& expected) {
   EXPECT_LT((got - expected).abs().max().item<double>(), 1e-10);
 }
 
+// What is added goes where the result is, in pieces too, and has its gradient.
+TEST(ConvTest, AddsWhatItIsGiven) {
+  const at::Tensor x = normal({2, 4, 5, 6, 4}, 1).to(at::kDouble);
+  const at::Tensor weight = normal({3, 4, 3, 3, 3}, 2).to(at::kDouble);
+  const at::Tensor bias = normal({3}, 3).to(at::kDouble);
+  ops::ConvolutionOptions options = {.stride = {1, 1, 1}, .padding = {{{2, 0}, {1, 1}, {1, 1}}}};
+  for (const at::Tensor& added : {bias, at::Tensor()}) {
+    options.plus = at::Tensor();
+    const at::Tensor alone = ops::convolve(x, weight, added, options);
+    options.plus = normal(alone.sizes().vec(), 5).to(at::kDouble).set_requires_grad(true);
+    for (const int64_t limit : {ops::kMaxElements, int64_t{150}}) {
+      options.plus.mutable_grad() = at::Tensor();
+      const at::Tensor y = ops::convolve(x, weight, added, options, limit);
+      expect_near(y.detach(), alone + options.plus.detach());
+      const at::Tensor factors = normal(y.sizes().vec(), 4).to(at::kDouble);
+      torch::autograd::backward({(y * factors).sum()}, {});
+      expect_near(options.plus.grad(), factors);
+    }
+  }
+}
+
 struct PiecesCase {
   std::vector<int64_t> x;
   std::vector<int64_t> weight;

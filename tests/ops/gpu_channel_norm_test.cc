@@ -52,6 +52,43 @@ TEST(GpuChannelNormTest, KernelsEqualAtensCalls) {
   }
 }
 
+// The same of norms over channels, of clips one behind the other, too.
+TEST(GpuChannelNormTest, NormsOverChannelsEqualAtensCalls) {
+  if (!cuda_available() || !cuda::available()) {
+    GTEST_SKIP() << "no GPU or no kernels";
+  }
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t batch : {1, 2}) {
+      const auto clip = [&](int64_t frames) {
+        return ((at::rand({batch, 40, frames, 9, 17}, at::device(at::kCUDA)) - 0.5) * 8.0)
+            .to(type)
+            .contiguous(at::MemoryFormat::ChannelsLast3d);
+      };
+      const at::Tensor first = clip(2);
+      const at::Tensor second = clip(3);
+      const at::Tensor weight = at::rand({40, 1, 1, 1}, at::device(at::kCUDA)).to(type);
+      const auto results = [&](bool with_gradients) {
+        const at::Tensor by = weight.detach().clone().set_requires_grad(with_gradients);
+        return std::vector<at::Tensor>{channel_rms(second, by, false).detach(),
+                                       channel_rms(second, by, true).detach(),
+                                       channel_rms_joined({second}, by, true, 0).detach(),
+                                       channel_rms_joined({second}, by, true, 2).detach(),
+                                       channel_rms_joined({first, second}, by, true, 1).detach()};
+      };
+      const auto expected = results(true);
+      const auto got = results(false);
+      const double tolerance = type == at::kFloat ? 1e-5 : 8e-3;
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].sizes(), expected[i].sizes());
+        EXPECT_TRUE(got[i].is_contiguous(at::MemoryFormat::ChannelsLast3d));
+        const at::Tensor wide = expected[i].to(at::kDouble);
+        const double error = (got[i].to(at::kDouble) - wide).abs().max().item<double>();
+        EXPECT_LT(error, tolerance * wide.abs().max().item<double>()) << i;
+      }
+    }
+  }
+}
+
 TEST(GpuChannelNormTest, FactorsOfGroupsEqualAtensCalls) {
   if (!cuda_available() || !cuda::available()) {
     GTEST_SKIP() << "no GPU or no kernels";

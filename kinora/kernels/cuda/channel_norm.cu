@@ -1,6 +1,7 @@
 // Sums over places by channel, and x * scale + shift by channel (then SiLU), of [B, P, C]. A block
 // takes a range of places (channel_norm.cuh). The blocks' sums are rows of fp32 that a second
-// kernel adds up in fp64. Bound by memory.
+// kernel adds up in fp64. And a norm over the channels of a place, which a few lanes of a warp keep
+// in registers between its sum and its result. Bound by memory.
 #include "kinora/kernels/cuda/channel_norm.h"
 
 #include "kinora/kernels/cuda/channel_norm.cuh"
@@ -134,6 +135,79 @@ __global__ void __launch_bounds__(kChannelThreads)
   }
 }
 
+constexpr int kRmsVectors = 4;  // of a lane, at most
+constexpr int kRmsMaxBlocks = 65535;
+constexpr int kWarp = 32;
+
+/// `lanes`, a power of two of at most a warp, share a place, `vectors` of 16 bytes.
+template <typename T, bool kSilu>
+__global__ void __launch_bounds__(kChannelThreads)
+    rms_kernel(const T* __restrict__ in, const float* __restrict__ weight, float factor,
+               float least, int64_t places, int vectors, int lanes, int64_t out_places,
+               T* __restrict__ out) {
+  constexpr int kChannels = Lane<T>::kChannels;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const int64_t channels = int64_t{vectors} * kChannels;
+  float weights[kRmsVectors][kChannels] = {};
+#pragma unroll
+  for (int v = 0; v < kRmsVectors; ++v) {
+    const int vector = v * lanes + lane;
+    if (vector < vectors) {
+      load_floats<float, kChannels>(weight, int64_t{vector} * kChannels, kChannels, true,
+                                    weights[v]);
+    }
+  }
+  const int places_a_warp = kWarp / lanes;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * (kChannelThreads / lanes);
+  const T* const image = in + static_cast<int64_t>(blockIdx.y) * places * channels;
+  T* const target = out + static_cast<int64_t>(blockIdx.y) * out_places * channels;
+  // All lanes of a warp go round as often, so that all meet in the shuffles.
+  for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kChannelThreads + threadIdx.x) / kWarp *
+                       places_a_warp;
+       first < places; first += step) {
+    const int64_t place = first + static_cast<int>(threadIdx.x) % kWarp / lanes;
+    const bool is_there = place < places;
+    Packed<T, kChannels> packed[kRmsVectors];
+#pragma unroll
+    for (int v = 0; v < kRmsVectors; ++v) {
+      const int vector = v * lanes + lane;
+      packed[v] = is_there && vector < vectors
+                      ? load_packed<T, kChannels>(image, place * channels + vector * kChannels)
+                      : Packed<T, kChannels>{};
+    }
+    float squares = 0.0F;
+#pragma unroll
+    for (int v = 0; v < kRmsVectors; ++v) {
+      float values[kChannels];
+      unpack<T, kChannels>(packed[v], values);
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        squares += values[c] * values[c];
+      }
+    }
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      squares += __shfl_xor_sync(0xffffffffU, squares, half);
+    }
+    const float scale = factor / fmaxf(sqrtf(squares), least);
+#pragma unroll
+    for (int v = 0; v < kRmsVectors; ++v) {
+      const int vector = v * lanes + lane;
+      if (!is_there || vector >= vectors) {
+        continue;
+      }
+      float values[kChannels];
+      unpack<T, kChannels>(packed[v], values);
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        values[c] *= scale * weights[v][c];
+        values[c] = kSilu ? silu<T>(values[c]) : values[c];
+      }
+      store_floats<T, kChannels>(target, place * channels + vector * kChannels, kChannels, true,
+                                 values);
+    }
+  }
+}
+
 }  // namespace
 
 bool channel_norm_takes(int64_t channels, DType type) {
@@ -204,6 +278,37 @@ cudaError_t channel_affine(const ChannelAffine& call, cudaStream_t stream) {
     (has_edges ? edged : plain)<<<grid.blocks, kChannelThreads, 0, stream>>>(
         static_cast<const T*>(call.in), call.scale, call.shift, places, call.channels, grid.width,
         grid.places_per_block, static_cast<T*>(call.out), call.places, EdgeSizes(call.edges));
+    return cudaGetLastError();
+  });
+}
+
+bool channel_rms_takes(int64_t channels, DType type) {
+  return channel_norm_takes(channels, type) && vectors_of(channels, type) <= kWarp * kRmsVectors;
+}
+
+cudaError_t channel_rms(const ChannelRms& call, cudaStream_t stream) {
+  if (!channel_rms_takes(call.channels, call.type) || !is_aligned_to<16>(call.in) ||
+      !is_aligned_to<16>(call.out) || !is_aligned_to<16>(call.weight) || call.batch > kMaxBatch ||
+      call.out_places < call.places) {
+    return cudaErrorInvalidValue;
+  }
+  if (call.batch == 0 || call.places == 0) {
+    return cudaSuccess;
+  }
+  const auto vectors = static_cast<int>(vectors_of(call.channels, call.type));
+  int lanes = 1;
+  while (lanes * kRmsVectors < vectors) {
+    lanes *= 2;
+  }
+  const dim3 blocks(static_cast<unsigned>(std::min<int64_t>(
+                        ceil_div(call.places, kChannelThreads / lanes), kRmsMaxBlocks)),
+                    static_cast<unsigned>(call.batch));
+  return with_type(call.type, [&](auto example) {
+    using T = decltype(example);
+    const auto kernel = call.silu ? rms_kernel<T, true> : rms_kernel<T, false>;
+    kernel<<<blocks, kChannelThreads, 0, stream>>>(
+        static_cast<const T*>(call.in), call.weight, call.factor, call.least, call.places, vectors,
+        lanes, call.out_places, static_cast<T*>(call.out));
     return cudaGetLastError();
   });
 }

@@ -29,4 +29,10 @@ namespace kinora::kernels::cuda {
 /// kernels::group_affine on the device.
 [[nodiscard]] cudaError_t group_affine(const GroupAffine& call, cudaStream_t stream);
 
+/// Whether channel_rms takes so many channels: whole vectors of 16 bytes, at most 128 of them.
+[[nodiscard]] bool channel_rms_takes(int64_t channels, DType type);
+
+/// kernels::channel_rms on the device, sums in fp32.
+[[nodiscard]] cudaError_t channel_rms(const ChannelRms& call, cudaStream_t stream);
+
 }  // namespace kinora::kernels::cuda

@@ -327,4 +327,16 @@ cudaError_t channel_affine(const ChannelAffine& /*call*/, cudaStream_t /*stream*
   return cudaErrorNotSupported;
 }
 
+cudaError_t group_affine(const GroupAffine& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
+bool channel_rms_takes(int64_t /*channels*/, DType /*type*/) {
+  return false;
+}
+
+cudaError_t channel_rms(const ChannelRms& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 }  // namespace kinora::kernels::cuda

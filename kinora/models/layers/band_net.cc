@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kinora/models/layers/band_layers.h"
+#include "kinora/ops/channel_norm.h"
 
 namespace kinora::models {
 
@@ -22,7 +23,8 @@ ClipSize clip_size(const at::Tensor& x) {
           .frames = x.size(2),
           .rows = x.size(3),
           .columns = x.size(4),
-          .element_bytes = static_cast<int64_t>(x.element_size())};
+          .element_bytes = static_cast<int64_t>(x.element_size()),
+          .one_pass_norms = ops::norms_in_one_pass(x)};
 }
 
 at::Tensor BandNet::forward(const at::Tensor& x, const nn::BandLimits& limits) const {

@@ -22,13 +22,14 @@ struct ClipSize {
   int64_t rows = 1;
   int64_t columns = 1;
   int64_t element_bytes = 4;
+  bool one_pass_norms = false;  ///< ops::norms_in_one_pass()
 
   [[nodiscard]] int64_t bytes() const {
     return batch * channels * frames * rows * columns * element_bytes;
   }
 };
 
-/// Of x [B, C, T, H, W].
+/// Of x [B, C, T, H, W], as it is computed now.
 [[nodiscard]] ClipSize clip_size(const at::Tensor& x);
 
 /// What layers keep of a clip that passes in pieces of frames: the last frames that each has read,

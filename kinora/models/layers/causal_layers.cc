@@ -3,17 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
-#include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
+#include "kinora/ops/channel_norm.h"
 #include "kinora/ops/parameter.h"
 
 namespace kinora::models {
@@ -21,8 +18,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int64_t kCausalDim = 2;  // of frames
-constexpr double kLeastNorm = 1e-12;
+constexpr int64_t kCausalDim = 2;   // of frames
 constexpr int64_t kTimeKernel = 3;  // of what changes the number of frames
 constexpr std::array<int64_t, 3> kPlaces = {3, 3, 3};
 
@@ -83,15 +79,12 @@ int64_t frame_bytes(const ClipSize& in) {
   return in.bytes() / in.frames;
 }
 
-Pointwise normed_silu(const ChannelRmsNorm& norm) {
-  return [&norm](const at::Tensor& x) { return at::silu(norm.forward(x)); };
-}
-
-/// clip_need() of a convolution behind `normed` or nothing, whose input is joined to what is
+/// clip_need() of a convolution behind a norm or nothing, whose input is joined to what is
 /// remembered.
 nn::BandNeed causal_need(const ClipSize& in, const ClipSize& out, const CausalConv& conv,
                          bool normed, int64_t beside = 0) {
-  nn::BandNeed need = clip_need(in, out, conv.halo()[0], normed, beside);
+  nn::BandNeed need =
+      clip_need(in, out, conv.halo()[0], normed && !is_normed_in_one_pass(in), beside);
   need.work += in.bytes() + conv.remembered_bytes(in);
   return need;
 }
@@ -134,11 +127,12 @@ ChannelRmsNorm::ChannelRmsNorm(int64_t channels, size_t dims) {
 }
 
 at::Tensor ChannelRmsNorm::forward(const at::Tensor& x) const {
-  const at::Tensor wide = x.to(c10::promoteTypes(x.scalar_type(), at::kFloat));
-  const at::Tensor norm =
-      at::linalg_vector_norm(wide, 2, {1}, /*keepdim=*/true).clamp_min(kLeastNorm);
-  const double root = std::sqrt(static_cast<double>(gamma.shape[0]));
-  return (wide / norm * (ops::with_gradient(gamma.value, gamma.grad) * root)).to(x.scalar_type());
+  return ops::channel_rms(x, ops::with_gradient(gamma.value, gamma.grad), /*silu=*/false);
+}
+
+at::Tensor ChannelRmsNorm::forward_silu(const Tensors& clips, int64_t zeros) const {
+  return ops::channel_rms_joined(clips, ops::with_gradient(gamma.value, gamma.grad), /*silu=*/true,
+                                 zeros);
 }
 
 CausalConv::CausalConv(int64_t in_channels, int64_t out_channels,
@@ -148,7 +142,7 @@ CausalConv::CausalConv(int64_t in_channels, int64_t out_channels,
              .out_channels = out_channels,
              .kernel = {size.begin(), size.end()}}) {}
 
-nn::Bands CausalConv::forward(nn::Bands x, const Pointwise& before, nn::Bands* beside,
+nn::Bands CausalConv::forward(nn::Bands x, const ChannelRmsNorm* norm, nn::Bands* beside,
                               ClipMemory* memory) const {
   std::optional<nn::Bands> earlier;  // what is remembered changes before it is read
   if (const nn::Bands* const found = find(memory, this)) {
@@ -161,24 +155,32 @@ nn::Bands CausalConv::forward(nn::Bands x, const Pointwise& before, nn::Bands* b
     if (beside != nullptr) {
       also.push_back((*beside)[i]);
     }
-    const auto layer = [this, before, sees_earlier = earlier.has_value(), adds = beside != nullptr,
-                        repeats = edges_ == Edges::kRepeat](const nn::Rows& rows,
-                                                            const Tensors& others) {
+    const auto layer = [this, norm, sees_earlier = earlier.has_value(), adds = beside != nullptr](
+                           const nn::Rows& rows, const Tensors& others) {
       const std::vector<int64_t>& size = conv_.shape().kernel;
-      at::Tensor in = rows.x;
+      Tensors clips;
       int64_t missing = size[0] - 1;
       if (sees_earlier) {
+        clips.push_back(others[0]);
         missing -= others[0].size(kCausalDim);
-        in = at::cat({others[0], in}, kCausalDim);
       }
-      if (repeats && missing > 0) {
-        in = at::cat({in.narrow(kCausalDim, 0, 1).expand({-1, -1, missing, -1, -1}), in},
-                     kCausalDim);
+      if (edges_ == Edges::kRepeat && missing > 0) {
+        clips.insert(clips.begin(), (sees_earlier ? others[0] : rows.x)
+                                        .narrow(kCausalDim, 0, 1)
+                                        .expand({-1, -1, missing, -1, -1}));
         missing = 0;
       }
-      const at::Tensor y = conv_.forward(before ? before(in) : in,
-                                         {{missing, 0}, rows.missing, {size[2] / 2, size[2] / 2}});
-      return adds ? y + others.back() : y;
+      clips.push_back(rows.x);
+      at::Tensor in;
+      if (norm != nullptr) {
+        in = norm->forward_silu(clips, missing);
+        missing = 0;
+      } else {
+        in = clips.size() == 1 ? rows.x : at::cat(clips, kCausalDim);
+      }
+      const std::vector<nn::Padding> zeros = {
+          {missing, 0}, rows.missing, {size[2] / 2, size[2] / 2}};
+      return adds ? conv_.forward_plus(in, zeros, others.back()) : conv_.forward(in, zeros);
     };
     result.add(x.computed(i, halo(), layer, also));
     x.release(i, halo());
@@ -214,7 +216,7 @@ CausalConvLayer::CausalConvLayer(int64_t in_channels, int64_t out_channels, Edge
 }
 
 nn::Bands CausalConvLayer::run(nn::Bands x, ClipMemory* memory) const {
-  return conv_.forward(std::move(x), {}, nullptr, memory);
+  return conv_.forward(std::move(x), nullptr, nullptr, memory);
 }
 
 ClipSize CausalConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
@@ -233,7 +235,7 @@ CausalNormConvLayer::CausalNormConvLayer(int64_t in_channels, int64_t out_channe
 }
 
 nn::Bands CausalNormConvLayer::run(nn::Bands x, ClipMemory* memory) const {
-  return conv_.forward(std::move(x), normed_silu(norm_), nullptr, memory);
+  return conv_.forward(std::move(x), &norm_, nullptr, memory);
 }
 
 ClipSize CausalNormConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
@@ -272,8 +274,8 @@ nn::Bands CausalResidualLayer::run(nn::Bands x, ClipMemory* memory) const {
       }));
     }
   }
-  nn::Bands y = conv1_.forward(std::move(x), normed_silu(norm1_), nullptr, memory);
-  return conv2_.forward(std::move(y), normed_silu(norm2_), &skip, memory);
+  nn::Bands y = conv1_.forward(std::move(x), &norm1_, nullptr, memory);
+  return conv2_.forward(std::move(y), &norm2_, &skip, memory);
 }
 
 ClipSize CausalResidualLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {

@@ -19,13 +19,16 @@
 /// H, W = rows, columns.
 namespace kinora::models {
 
-/// x / rms(x) over the channels of a place, times "gamma" [C, 1...], in fp32.
+/// x / rms(x) over the channels of a place, times "gamma" [C, 1...], in fp32
+/// (ops::channel_rms).
 class ChannelRmsNorm : public nn::Module {
  public:
   /// dims: of gamma, behind C.
   ChannelRmsNorm(int64_t channels, size_t dims);
   /// x: [B, C, spatial...]. Returns x's type.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  /// silu(forward()) of clips one behind the other, behind so many frames of zeros.
+  [[nodiscard]] at::Tensor forward_silu(const std::vector<at::Tensor>& clips, int64_t zeros) const;
 
   nn::Parameter gamma;
 };
@@ -40,9 +43,10 @@ class CausalConv {
   /// What has its parameters.
   [[nodiscard]] nn::Conv& parameters() { return conv_; }
 
-  /// conv(before(x)), plus `beside` where it is not null; x and beside are freed on the way if
-  /// nobody else holds them. memory: of a clip that passes in pieces, else null.
-  [[nodiscard]] nn::Bands forward(nn::Bands x, const Pointwise& before, nn::Bands* beside,
+  /// conv(x), or where `norm` is not null conv(silu(norm(x))), plus `beside` where it is not null;
+  /// x and beside are freed on the way if nobody else holds them. memory: of a clip that passes in
+  /// pieces, else null.
+  [[nodiscard]] nn::Bands forward(nn::Bands x, const ChannelRmsNorm* norm, nn::Bands* beside,
                                   ClipMemory* memory) const;
   [[nodiscard]] std::array<int64_t, 2> halo() const;
   [[nodiscard]] ClipSize out_size(const ClipSize& in) const;

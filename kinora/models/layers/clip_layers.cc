@@ -74,12 +74,15 @@ at::Tensor ClipConv::forward(const nn::Rows& x) const {
 }
 
 at::Tensor ClipConv::forward_normed(const nn::Rows& x, const nn::GroupNorm& norm,
-                                    const at::Tensor& sums, int64_t elements) const {
+                                    const at::Tensor& sums, int64_t elements,
+                                    const at::Tensor& plus) const {
   if (kernel_.of_images || kernel_.edges == Edges::kZero) {
-    return forward({norm.apply_silu(x.x, sums, elements), x.missing});
+    const at::Tensor y = forward({norm.apply_silu(x.x, sums, elements), x.missing});
+    return plus.defined() ? y + plus : y;
   }
   const auto [again, zeros] = around(x.missing);
-  return conv_.forward(norm.apply_silu_with_edges(x.x, sums, elements, again), zeros);
+  const at::Tensor in = norm.apply_silu_with_edges(x.x, sums, elements, again);
+  return plus.defined() ? conv_.forward_plus(in, zeros, plus) : conv_.forward(in, zeros);
 }
 
 at::Tensor ClipConv::forward_doubled(const nn::Rows& x, int64_t frames) const {
@@ -119,7 +122,13 @@ at::Tensor unpatched(const at::Tensor& x, int64_t patch) {
 
 nn::BandNeed ClipConv::normed_need(const ClipSize& in, int64_t beside) const {
   const bool by_norm = !kernel_.of_images && kernel_.edges != Edges::kZero;
-  return clip_need(in, out_size(in), halo()[0], /*normed=*/true, beside, by_norm ? 2 : 3);
+  return clip_need(in, out_size(in), halo()[0], !is_normed_in_one_pass(in), beside,
+                   by_norm ? 2 : 3);
+}
+
+bool is_normed_in_one_pass(const ClipSize& in) {
+  constexpr int64_t kVector = 8;  // channels that kernels take together
+  return in.one_pass_norms && in.channels % kVector == 0;
 }
 
 nn::BandNeed clip_need(const ClipSize& in, const ClipSize& out, int64_t halo, bool normed,
@@ -319,13 +328,11 @@ ResidualLayer::ResidualLayer(int64_t in_channels, int64_t out_channels,
 }
 
 nn::Bands ResidualLayer::forward(nn::Bands x) const {
-  const auto half = [](const nn::GroupNorm& norm, const ClipConv& conv, int64_t elements) {
-    return [&norm, &conv, elements](const nn::Rows& rows, const Tensors& also) {
-      return conv.forward_normed(rows, norm, also.back(), elements);
-    };
-  };
   const at::Tensor sums = band_sums(x, norm1_);
-  const auto first = half(norm1_, conv1_, x.group_elements(norm1_.groups()));
+  const auto first = [this, elements = x.group_elements(norm1_.groups())](const nn::Rows& rows,
+                                                                          const Tensors& also) {
+    return conv1_.forward_normed(rows, norm1_, also[0], elements);
+  };
   nn::Bands y = x.like();
   nn::Bands skip = x.like();
   for (size_t i = 0; i < x.size(); ++i) {
@@ -341,9 +348,9 @@ nn::Bands ResidualLayer::forward(nn::Bands x) const {
     skip = std::move(x);
   }
   const at::Tensor sums2 = band_sums(y, norm2_);
-  const auto second = [half = half(norm2_, conv2_, y.group_elements(norm2_.groups()))](
-                          const nn::Rows& rows, const Tensors& also) {
-    return half(rows, also) + also[0];
+  const auto second = [this, elements = y.group_elements(norm2_.groups())](const nn::Rows& rows,
+                                                                           const Tensors& also) {
+    return conv2_.forward_normed(rows, norm2_, also[1], elements, also[0]);
   };
   return over_bands_beside(std::move(y), conv2_.halo(), second, std::move(skip), {sums2});
 }

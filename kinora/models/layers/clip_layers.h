@@ -54,9 +54,11 @@ class ClipConv {
 
   /// x: rows that halo() asked for.
   [[nodiscard]] at::Tensor forward(const nn::Rows& x) const;
-  /// forward() of silu(norm(x)), given the norm's sums and elements (GroupNorm::apply_silu).
+  /// forward() of silu(norm(x)), given the norm's sums and elements (GroupNorm::apply_silu); plus
+  /// `plus` where that is defined.
   [[nodiscard]] at::Tensor forward_normed(const nn::Rows& x, const nn::GroupNorm& norm,
-                                          const at::Tensor& sums, int64_t elements) const;
+                                          const at::Tensor& sums, int64_t elements,
+                                          const at::Tensor& plus = {}) const;
   /// forward() of doubled(x, frames), for kernels of 3 x 3 places that see zeros around.
   [[nodiscard]] at::Tensor forward_doubled(const nn::Rows& x, int64_t frames) const;
   [[nodiscard]] std::array<int64_t, 2> halo() const;
@@ -84,8 +86,12 @@ class ClipConv {
 [[nodiscard]] at::Tensor patched(const at::Tensor& x, int64_t patch);
 [[nodiscard]] at::Tensor unpatched(const at::Tensor& x, int64_t patch);
 
+/// Whether a group norm, or one over channels, of such a clip takes no memory but for its result.
+[[nodiscard]] bool is_normed_in_one_pass(const ClipSize& in);
+
 /// What a layer takes that reads `in`, makes `out` and has `beside` bytes lying by. `normed`: it
-/// begins with a norm. copies: of `in` while it makes `out`: gathered, normed, with edges around.
+/// begins with a norm that takes more memory than its result. copies: of `in` while it makes `out`:
+/// gathered, normed, with edges around.
 [[nodiscard]] nn::BandNeed clip_need(const ClipSize& in, const ClipSize& out, int64_t halo,
                                      bool normed, int64_t beside = 0, int64_t copies = 3);
 

@@ -119,7 +119,7 @@ LatentNormConvLayer::LatentNormConvLayer(int64_t in_channels, int64_t out_channe
 }
 
 nn::Bands LatentNormConvLayer::run(nn::Bands x, ClipMemory* memory) const {
-  return conv_.forward(norm_.forward_silu(std::move(x), memory), {}, nullptr, memory);
+  return conv_.forward(norm_.forward_silu(std::move(x), memory), nullptr, nullptr, memory);
 }
 
 ClipSize LatentNormConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
@@ -159,8 +159,8 @@ nn::Bands LatentNormResidualLayer::run(nn::Bands x, ClipMemory* memory) const {
       }));
     }
   }
-  nn::Bands y = conv1_.forward(norm1_.forward_silu(std::move(x), memory), {}, nullptr, memory);
-  return conv2_.forward(norm2_.forward_silu(std::move(y), memory), {}, &skip, memory);
+  nn::Bands y = conv1_.forward(norm1_.forward_silu(std::move(x), memory), nullptr, nullptr, memory);
+  return conv2_.forward(norm2_.forward_silu(std::move(y), memory), nullptr, &skip, memory);
 }
 
 ClipSize LatentNormResidualLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const {
