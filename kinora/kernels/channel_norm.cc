@@ -15,7 +15,8 @@ int64_t repeated_place(const ChannelEdges& edges, int64_t place) {
   for (int d = 0; d < 3; ++d) {
     places /= edges.size(d);
     const int64_t at = place / places % edges.size(d) - edges.before[d];
-    source = source * edges.sizes[d] + std::clamp<int64_t>(at, 0, edges.sizes[d] - 1);
+    const int64_t inside = std::clamp<int64_t>(at, 0, edges.inner(d) - 1);
+    source = source * edges.sizes[d] + ((inside + edges.left_out[d][0]) >> edges.doublings[d]);
   }
   return source;
 }
@@ -35,6 +36,20 @@ void channel_moments(const ChannelMoments& call) {
       }
       call.out[b * call.channels + c] = sum;
       call.out[(call.batch + b) * call.channels + c] = squares;
+    }
+  }
+}
+
+void channel_repeat(const ChannelRepeat& call) {
+  const int64_t places = call.edges.out_places();
+  const int64_t places_in = call.edges.sizes[0] * call.edges.sizes[1] * call.edges.sizes[2];
+  for (int64_t b = 0; b < call.batch; ++b) {
+    for (int64_t place = 0; place < places; ++place) {
+      const int64_t from = b * places_in + repeated_place(call.edges, place);
+      for (int64_t c = 0; c < call.channels; ++c) {
+        store_element(call.out, (b * places + place) * call.channels + c, call.type,
+                      load_element(call.in, from * call.channels + c, call.type));
+      }
     }
   }
 }

@@ -4,8 +4,8 @@
 
 #include "kinora/core/dtype.h"
 
-/// What GroupNorm of images whose channels lie side by side (channels_last) is made of, and a norm
-/// over the channels of each place: [batch, places, channels], contiguous.
+/// What GroupNorm of images whose channels lie side by side (channels_last) is made of, a norm over
+/// the channels of each place, and places that come again: [batch, places, channels], contiguous.
 namespace kinora::kernels {
 
 /// out[0][b][c] = sum over places p of in[b][p][c], out[1][b][c] that of the squares.
@@ -22,17 +22,36 @@ struct ChannelMoments {
 void channel_moments(const ChannelMoments& call);
 
 /// Places as frames, rows and columns, and how often the first and the last of each come again
-/// before and behind them.
+/// before and behind them. All may be doubled before, and some of these left out.
 struct ChannelEdges {
   int64_t sizes[3] = {};  ///< of `in`; all 0: nothing is repeated
   int64_t before[3] = {};
   int64_t after[3] = {};
+  int doublings[3] = {};        ///< each comes 2^doublings times
+  int64_t left_out[3][2] = {};  ///< of these, at the beginning and at the end
 
   [[nodiscard]] bool is_empty() const { return sizes[0] == 0; }
+  /// Along dim d, without edges.
+  [[nodiscard]] int64_t inner(int d) const {
+    return (sizes[d] << doublings[d]) - left_out[d][0] - left_out[d][1];
+  }
   /// Of the result, along dim d.
-  [[nodiscard]] int64_t size(int d) const { return before[d] + sizes[d] + after[d]; }
+  [[nodiscard]] int64_t size(int d) const { return before[d] + inner(d) + after[d]; }
   [[nodiscard]] int64_t out_places() const { return size(0) * size(1) * size(2); }
 };
+
+/// out[b][q][c] = in[b][p][c], p the place that q repeats.
+struct ChannelRepeat {
+  int64_t batch = 0;
+  int64_t channels = 0;
+  DType type = DType::kBF16;  ///< of in and out: kF32, kBF16, kF16
+  const void* in = nullptr;
+  void* out = nullptr;
+  ChannelEdges edges = {};  ///< not empty
+};
+
+/// The CPU reference.
+void channel_repeat(const ChannelRepeat& call);
 
 /// out[b][q][c] = f(in[b][p][c] * scale[b][c] + shift[b][c]), f(x) = x / (1 + exp(-x)) if `silu`,
 /// else x. p: q, or with edges the place that it repeats. out may be in, without edges.

@@ -37,8 +37,8 @@ struct GroupAffine {
                                        const at::Tensor& bias, int64_t elements, double epsilon,
                                        at::ScalarType type);
 
-/// Whether what is here of tensors like x takes no memory but for its result now, where channels
-/// are a multiple of 8: kernels compute it.
+/// Whether what is here of tensors like x, and repeat_places_with_edges(), takes no memory but for
+/// its result now, where channels are a multiple of 8: kernels compute it.
 [[nodiscard]] bool norms_in_one_pass(const at::Tensor& like);
 
 /// x / max(|x|, 1e-12) * sqrt(C) * weight, |x| over the channels of a place of x [B, C,

@@ -63,6 +63,18 @@ void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tens
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 
+void channel_repeat(const at::Tensor& x, const kernels::ChannelEdges& edges,
+                    const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  KINORA_CUDA_CHECK(kernels::cuda::channel_repeat({.batch = x.size(0),
+                                                   .channels = x.size(1),
+                                                   .type = device::dtype_of(x.scalar_type()),
+                                                   .in = x.const_data_ptr(),
+                                                   .out = out.data_ptr(),
+                                                   .edges = edges},
+                                                  c10::cuda::getCurrentCUDAStream()));
+}
+
 bool channel_rms_takes(const at::Tensor& x) {
   return x.is_cuda() && channel_norm_takes(x) &&
          kernels::cuda::channel_rms_takes(x.size(1), device::dtype_of(x.scalar_type()));

@@ -5,7 +5,7 @@
 #include "kinora/kernels/channel_norm.h"
 
 /// The launchers of kernels/cuda/channel_norm.h on tensors and torch's current stream, for
-/// channel_norm.cc only. no_channel_norm_launch.cc in CPU-only builds.
+/// channel_norm.cc and edges.cc only. no_channel_norm_launch.cc in CPU-only builds.
 namespace kinora::ops::cuda {
 
 /// Whether there is a kernel for x, [B, C, spatial...] with channels side by side.
@@ -19,6 +19,9 @@ void channel_moments(const at::Tensor& x, const at::Tensor& out);
 /// @param edges         with which out is larger than x
 void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift,
                     bool silu, const at::Tensor& out, const kernels::ChannelEdges& edges = {});
+
+/// @param out  of edges' sizes, laid out as x, [B, C, T, H, W].
+void channel_repeat(const at::Tensor& x, const kernels::ChannelEdges& edges, const at::Tensor& out);
 
 /// Whether there is a kernel for x, [B, C, spatial...] with channels side by side.
 [[nodiscard]] bool channel_rms_takes(const at::Tensor& x);

@@ -1,9 +1,15 @@
 #include "kinora/ops/edges.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <bit>
+#include <limits>
+
 #include "kinora/core/error.h"
+#include "kinora/ops/channel_norm_launch.h"
+#include "kinora/ops/channels_last.h"
 
 namespace kinora::ops {
 namespace {
@@ -124,6 +130,36 @@ at::Tensor repeat_places(const at::Tensor& x, int64_t frames) {
                                 .reshape({x.size(0), t * frames, h * 2, w * 2, x.size(1)})
                                 .permute({0, 4, 1, 2, 3});
   return is_clip ? result : result.squeeze(2);
+}
+
+at::Tensor repeat_places_with_edges(const at::Tensor& x, int64_t frames, const Counts& left_out,
+                                    const Counts& edges) {
+  constexpr size_t kDims = 3;
+  KINORA_CHECK(x.dim() == 5 && left_out.size() == kDims && edges.size() == kDims, kShape,
+               "[repeat_places] x must be a clip [B, C, T, H, W], with three dims left out and "
+               "with edges, got ",
+               x.sizes(), ", ", left_out.size(), " and ", edges.size());
+  kernels::ChannelEdges repeated;
+  std::vector<int64_t> sizes = x.sizes().vec();
+  for (size_t d = 0; d < kDims; ++d) {
+    repeated.sizes[d] = x.size(static_cast<int64_t>(d) + 2);
+    repeated.before[d] = edges[d][0];
+    repeated.after[d] = edges[d][1];
+    repeated.doublings[d] = d == 0 ? std::countr_zero(static_cast<uint64_t>(frames)) : 1;
+    repeated.left_out[d][0] = left_out[d][0];
+    repeated.left_out[d][1] = left_out[d][1];
+    sizes[d + 2] = repeated.size(static_cast<int>(d));
+  }
+  constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
+  const bool wants_gradients = at::GradMode::is_enabled() && x.requires_grad();
+  if (!wants_gradients && x.is_cuda() && x.numel() > 0 && is_channels_last(x) &&
+      cuda::channel_norm_takes(x) && std::has_single_bit(static_cast<uint64_t>(frames)) &&
+      repeated.out_places() <= kMostPlaces) {
+    at::Tensor out = at::empty(sizes, x.options().memory_format(channels_last(x)));
+    cuda::channel_repeat(x, repeated, out);
+    return out;
+  }
+  return repeat_edges(interior(repeat_places(x, frames), left_out), edges);
 }
 
 }  // namespace kinora::ops

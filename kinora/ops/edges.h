@@ -18,4 +18,10 @@ namespace kinora::ops {
 /// neighbours. channels_last.
 [[nodiscard]] at::Tensor repeat_places(const at::Tensor& x, int64_t frames = 1);
 
+/// repeat_edges(repeat_places(x, frames) less what `left_out` says, edges) of a clip x [B, C, T, H,
+/// W]: both have entries for T, H and W. Without gradients, on a GPU and channels_last, one pass.
+[[nodiscard]] at::Tensor repeat_places_with_edges(
+    const at::Tensor& x, int64_t frames, const std::vector<std::array<int64_t, 2>>& left_out,
+    const std::vector<std::array<int64_t, 2>>& edges);
+
 }  // namespace kinora::ops

@@ -18,6 +18,11 @@ void channel_affine(const at::Tensor& /*x*/, const at::Tensor& /*scale*/,
   KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
 }
 
+void channel_repeat(const at::Tensor& /*x*/, const kernels::ChannelEdges& /*edges*/,
+                    const at::Tensor& /*out*/) {
+  KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
+}
+
 bool channel_rms_takes(const at::Tensor& /*x*/) {
   return false;
 }

@@ -74,6 +74,30 @@ TEST(ChannelNormTest, EdgesComeAgain) {
   EXPECT_EQ(out, want);
 }
 
+TEST(ChannelNormTest, PlacesComeTwiceAndEdgesOfAWindowAgain) {
+  // Two clips of two frames, one row and three columns, of one channel.
+  const std::vector<float> in = {1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6};
+  ChannelRepeat call = {
+      .batch = 2, .channels = 1, .type = DType::kF32, .in = in.data(), .edges = {}};
+  call.edges = {.sizes = {2, 1, 3},
+                .before = {2, 0, 0},
+                .after = {0, 0, 1},
+                .doublings = {1, 1, 0},
+                .left_out = {{1, 0}, {0, 1}, {1, 0}}};
+  std::vector<float> out(static_cast<size_t>(2 * call.edges.out_places()));
+  call.out = out.data();
+  channel_repeat(call);
+  std::vector<float> want;
+  for (const int clip : {0, 6}) {
+    for (const int frame : {0, 0, 0, 1, 1}) {  // two of them edges
+      for (const int column : {1, 2, 2}) {
+        want.push_back(in[static_cast<size_t>(clip + 3 * frame + column)]);
+      }
+    }
+  }
+  EXPECT_EQ(out, want);
+}
+
 // Two images of two groups of two channels, against the mean and variance of their values.
 TEST(ChannelNormTest, GroupsBecomeFactorsAndTerms) {
   const std::vector<double> sums = {6, -4, 0, 8, 14, 10, 16, 40};  // of three values each

@@ -53,6 +53,22 @@ TEST_P(EdgesTest, PlacesRepeatAsNearestNeighboursDo) {
   }
 }
 
+TEST_P(EdgesTest, PlacesRepeatWithEdgesAroundAWindow) {
+  for (const int64_t frames : {1, 2, 3}) {
+    const at::Tensor x = input();
+    const at::Tensor y = input();
+    const at::Tensor got = repeat_places_with_edges(x, frames, {{frames - 1, 0}, {1, 0}, {0, 1}},
+                                                    {{2, 0}, {0, 1}, {1, 1}});
+    const at::Tensor window = at::upsample_nearest3d(y, {4 * frames, 10, 12})
+                                  .narrow(2, frames - 1, 3 * frames + 1)
+                                  .narrow(3, 1, 9)
+                                  .narrow(4, 0, 11);
+    const at::Tensor expected = at::replication_pad3d(window, {1, 1, 0, 1, 2, 0});
+    EXPECT_TRUE(got.equal(expected));
+    EXPECT_LT((gradient(x, got) - gradient(y, expected)).abs().max().item<double>(), 1e-5);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, EdgesTest,
                          testing::Values(at::MemoryFormat::Contiguous,
                                          at::MemoryFormat::ChannelsLast3d));

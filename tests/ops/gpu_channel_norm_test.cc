@@ -6,6 +6,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/ops/channel_norm.h"
 #include "kinora/ops/cuda_launch.h"
+#include "kinora/ops/edges.h"
 
 namespace kinora::ops {
 namespace gpu_channel_norm_test {
@@ -84,6 +85,27 @@ TEST(GpuChannelNormTest, NormsOverChannelsEqualAtensCalls) {
         const at::Tensor wide = expected[i].to(at::kDouble);
         const double error = (got[i].to(at::kDouble) - wide).abs().max().item<double>();
         EXPECT_LT(error, tolerance * wide.abs().max().item<double>()) << i;
+      }
+    }
+  }
+}
+
+TEST(GpuChannelNormTest, PlacesRepeatAsOnTheCpu) {
+  if (!cuda_available() || !cuda::available()) {
+    GTEST_SKIP() << "no GPU or no kernels";
+  }
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t frames : {1, 2}) {
+      const at::Tensor x =
+          at::rand({2, 40, 3, 9, 17}).to(type).contiguous(at::MemoryFormat::ChannelsLast3d);
+      for (const int64_t above : {0, 1}) {
+        const auto repeated = [&](const at::Tensor& given) {
+          return repeat_places_with_edges(given, frames, {{frames - 1, 0}, {above, 1}, {0, 0}},
+                                          {{2, 0}, {above, 0}, {1, 1}});
+        };
+        const at::Tensor got = repeated(x.to(at::kCUDA));
+        EXPECT_TRUE(got.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+        EXPECT_TRUE(got.cpu().equal(repeated(x)));
       }
     }
   }

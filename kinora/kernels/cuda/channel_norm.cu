@@ -71,6 +71,9 @@ struct EdgeSizes {
     for (int d = 0; d < 3; ++d) {
       before[d] = static_cast<int>(edges.before[d]);
       sizes[d] = static_cast<int>(edges.sizes[d]);
+      last[d] = static_cast<int>(edges.inner(d) - 1);
+      left_out[d] = static_cast<int>(edges.left_out[d][0]);
+      doublings[d] = edges.doublings[d];
     }
     rows = static_cast<uint32_t>(edges.size(1));
     columns = static_cast<uint32_t>(edges.size(2));
@@ -85,11 +88,14 @@ struct EdgeSizes {
     return (int64_t{inside(frame, 0)} * sizes[1] + inside(row, 1)) * sizes[2] + inside(column, 2);
   }
   [[nodiscard]] __device__ int inside(uint32_t at, int d) const {
-    return min(max(static_cast<int>(at) - before[d], 0), sizes[d] - 1);
+    return (min(max(static_cast<int>(at) - before[d], 0), last[d]) + left_out[d]) >> doublings[d];
   }
 
   int before[3];
   int sizes[3];
+  int last[3];
+  int left_out[3];  // at the beginning
+  int doublings[3];
   uint32_t rows;     // of the result
   uint32_t columns;  // of the result
 };
@@ -132,6 +138,33 @@ __global__ void __launch_bounds__(kChannelThreads)
     write_affine<T, kSilu>(WithEdges<T>{image, lane, edges}, lane, factor, term, out);
   } else {
     write_affine<T, kSilu>(InMemory<T>{in, lane}, lane, factor, term, out);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kChannelThreads)
+    repeat_kernel(const T* __restrict__ in, int64_t places, int64_t channels, int width,
+                  int64_t places_per_block, T* __restrict__ out, int64_t places_in,
+                  EdgeSizes edges) {
+  constexpr int kChannels = Lane<T>::kChannels;
+  const auto lane = Lane<T>::of_grid(places, channels, width, places_per_block);
+  const T* const image = in + static_cast<int64_t>(blockIdx.y) * places_in * channels;
+  const WithEdges<T> vectors{image, lane, edges};
+  const int count = lane.num_places();
+  for (int first = 0; first < count; first += kPlacesUnroll) {
+    Packed<T, kChannels> packed[kPlacesUnroll];
+#pragma unroll
+    for (int i = 0; i < kPlacesUnroll; ++i) {
+      packed[i] = vectors(first + i);
+    }
+#pragma unroll
+    for (int i = 0; i < kPlacesUnroll; ++i) {
+      const int64_t place = lane.begin + int64_t{first + i} * lane.rows;
+      if (place < lane.end) {
+        *reinterpret_cast<uint4*>(out + lane.at(place)) =
+            make_uint4(packed[i].word[0], packed[i].word[1], packed[i].word[2], packed[i].word[3]);
+      }
+    }
   }
 }
 
@@ -278,6 +311,27 @@ cudaError_t channel_affine(const ChannelAffine& call, cudaStream_t stream) {
     (has_edges ? edged : plain)<<<grid.blocks, kChannelThreads, 0, stream>>>(
         static_cast<const T*>(call.in), call.scale, call.shift, places, call.channels, grid.width,
         grid.places_per_block, static_cast<T*>(call.out), call.places, EdgeSizes(call.edges));
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t channel_repeat(const ChannelRepeat& call, cudaStream_t stream) {
+  if (!channel_norm_takes(call.channels, call.type) || !is_aligned_to<16>(call.in) ||
+      !is_aligned_to<16>(call.out) || call.batch > kMaxBatch || call.edges.is_empty() ||
+      call.edges.out_places() > INT32_MAX) {
+    return cudaErrorInvalidValue;
+  }
+  const int64_t places = call.edges.out_places();
+  if (call.batch == 0 || places == 0) {
+    return cudaSuccess;
+  }
+  const ChannelGrid grid(call.batch, places, vectors_of(call.channels, call.type));
+  const int64_t places_in = call.edges.sizes[0] * call.edges.sizes[1] * call.edges.sizes[2];
+  return with_type(call.type, [&](auto example) {
+    using T = decltype(example);
+    repeat_kernel<T><<<grid.blocks, kChannelThreads, 0, stream>>>(
+        static_cast<const T*>(call.in), places, call.channels, grid.width, grid.places_per_block,
+        static_cast<T*>(call.out), places_in, EdgeSizes(call.edges));
     return cudaGetLastError();
   });
 }

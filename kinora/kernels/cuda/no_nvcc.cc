@@ -331,6 +331,10 @@ cudaError_t group_affine(const GroupAffine& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
 
+cudaError_t channel_repeat(const ChannelRepeat& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 bool channel_rms_takes(int64_t /*channels*/, DType /*type*/) {
   return false;
 }

@@ -89,7 +89,22 @@ at::Tensor ClipConv::forward_doubled(const nn::Rows& x, int64_t frames) const {
   return kernel_.of_images
              ? frames_of_images(conv_.forward_doubled(images_of_frames(x.x), x.missing),
                                 x.x.size(2))
-             : forward(doubled(x, frames));
+             : forward_repeated(x, frames);
+}
+
+at::Tensor ClipConv::forward_repeated(const nn::Rows& x, int64_t frames, int64_t first) const {
+  // One row around is two of the larger clip, of which one stays.
+  const std::vector<nn::Padding> left_out = {
+      {first, 0}, {1 - x.missing[0], 1 - x.missing[1]}, {0, 0}};
+  const auto large = [&](const std::vector<nn::Padding>& edges) {
+    return ops::repeat_places_with_edges(x.x, frames, left_out, edges);
+  };
+  const std::vector<nn::Padding> none(3, nn::Padding{0, 0});
+  if (kernel_.of_images) {
+    return forward({large(none), x.missing});
+  }
+  const auto [again, zeros] = around(x.missing);
+  return conv_.forward(large(again), zeros);
 }
 
 ClipSize ClipConv::out_size(const ClipSize& in) const {
@@ -159,14 +174,6 @@ nn::Bands over_bands_beside(nn::Bands x, std::array<int64_t, 2> halo, const nn::
   return result;
 }
 
-nn::Rows doubled(const nn::Rows& rows, int64_t frames) {
-  // One row around is two of the larger clip, of which one stays.
-  const at::Tensor large = ops::repeat_places(rows.x, frames);
-  const int64_t above = 1 - rows.missing[0];
-  const int64_t below = 1 - rows.missing[1];
-  return {large.narrow(3, above, large.size(3) - above - below), rows.missing};
-}
-
 ConvLayer::ConvLayer(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel,
                      const std::string& name)
     : conv_(in_channels, out_channels, kernel) {
@@ -195,9 +202,7 @@ UpsampleLayer::UpsampleLayer(int64_t in_channels, int64_t out_channels, int64_t 
 
 nn::Bands UpsampleLayer::forward(nn::Bands x) const {
   const auto layer = [this](const nn::Rows& rows, const Tensors& /*also*/) {
-    const auto [large, missing] = doubled(rows, frames_);
-    const int64_t first = frames_ - 1;  // the first frame stays one
-    return conv_.forward({large.narrow(2, first, large.size(2) - first), missing});
+    return conv_.forward_repeated(rows, frames_, frames_ - 1);  // the first frame stays one
   };
   return over_bands(std::move(x), {1, 1}, layer);
 }
@@ -208,7 +213,7 @@ ClipSize UpsampleLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* need
   large.rows *= 2;
   large.columns *= 2;
   const ClipSize out = conv_.out_size(large);
-  nn::BandNeed need = clip_need(large, out, 1, false);
+  nn::BandNeed need = clip_need(large, out, 1, false, 0, is_normed_in_one_pass(in) ? 2 : 3);
   need.stored = out.bytes();
   need.kept = in.bytes();
   need.rows = in.rows;
@@ -232,7 +237,7 @@ nn::Bands UpsampleResidualLayer::forward(nn::Bands x) const {
   nn::Bands y = x.like();
   for (size_t i = 0; i < x.size(); ++i) {
     y.add(x.computed(i, {1, 1}, [this](const nn::Rows& rows, const Tensors& /*also*/) {
-      return conv1_.forward(doubled(rows, 2));
+      return conv1_.forward_repeated(rows, 2);
     }));
   }
   const at::Tensor sums1 = band_sums(y, norm1_);

@@ -59,7 +59,11 @@ class ClipConv {
   [[nodiscard]] at::Tensor forward_normed(const nn::Rows& x, const nn::GroupNorm& norm,
                                           const at::Tensor& sums, int64_t elements,
                                           const at::Tensor& plus = {}) const;
-  /// forward() of doubled(x, frames), for kernels of 3 x 3 places that see zeros around.
+  /// forward() of x, rows with one row around, with every row and column twice and every frame
+  /// `frames` times, without the `first` first ones of these.
+  [[nodiscard]] at::Tensor forward_repeated(const nn::Rows& x, int64_t frames,
+                                            int64_t first = 0) const;
+  /// forward_repeated(), for kernels of 3 x 3 places that see zeros around.
   [[nodiscard]] at::Tensor forward_doubled(const nn::Rows& x, int64_t frames) const;
   [[nodiscard]] std::array<int64_t, 2> halo() const;
   [[nodiscard]] ClipSize out_size(const ClipSize& in) const;
@@ -86,7 +90,8 @@ class ClipConv {
 [[nodiscard]] at::Tensor patched(const at::Tensor& x, int64_t patch);
 [[nodiscard]] at::Tensor unpatched(const at::Tensor& x, int64_t patch);
 
-/// Whether a group norm, or one over channels, of such a clip takes no memory but for its result.
+/// Whether a group norm of such a clip, one over channels, or repeating its places takes no memory
+/// but for its result.
 [[nodiscard]] bool is_normed_in_one_pass(const ClipSize& in);
 
 /// What a layer takes that reads `in`, makes `out` and has `beside` bytes lying by. `normed`: it
@@ -100,10 +105,6 @@ class ClipConv {
 [[nodiscard]] nn::Bands over_bands_beside(nn::Bands x, std::array<int64_t, 2> halo,
                                           const nn::Bands::Layer& layer, nn::Bands beside,
                                           const std::vector<at::Tensor>& also = {});
-
-/// Rows with one row around, every place of them twice in H and W and every frame `frames` times,
-/// with one row around.
-[[nodiscard]] nn::Rows doubled(const nn::Rows& rows, int64_t frames);
 
 /// A ClipConv alone; its parameters lie in `name`.
 class ConvLayer : public BandLayer {
