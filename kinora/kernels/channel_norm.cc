@@ -54,6 +54,29 @@ void channel_repeat(const ChannelRepeat& call) {
   }
 }
 
+void channel_phases(const ChannelPhases& call) {
+  int64_t to = 0;
+  for (int64_t b = 0; b < call.batch; ++b) {
+    for (int64_t frame = call.left_out; frame < call.times * call.frames; ++frame) {
+      for (int64_t row = 0; row < 2 * call.rows; ++row) {
+        for (int64_t column = 0; column < 2 * call.columns; ++column) {
+          const int64_t phase = 4 * (frame % call.times) + 2 * (row % 2) + column % 2;
+          const int64_t place =
+              ((b * call.frames + frame / call.times) * (call.rows + 1) + row / 2 + row % 2) *
+                  (call.columns + 1) +
+              column / 2 + column % 2;
+          const int64_t from = (place * 4 * call.times + phase) * call.channels;
+          for (int64_t c = 0; c < call.channels; ++c) {
+            const float bias = call.bias == nullptr ? 0.0F : load_element(call.bias, c, call.type);
+            store_element(call.out, to++, call.type,
+                          load_element(call.in, from + c, call.type) + bias);
+          }
+        }
+      }
+    }
+  }
+}
+
 void channel_affine(const ChannelAffine& call) {
   const int64_t places = call.edges.is_empty() ? call.places : call.edges.out_places();
   for (int64_t b = 0; b < call.batch; ++b) {

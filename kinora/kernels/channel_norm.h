@@ -4,8 +4,9 @@
 
 #include "kinora/core/dtype.h"
 
-/// What GroupNorm of images whose channels lie side by side (channels_last) is made of, a norm over
-/// the channels of each place, and places that come again: [batch, places, channels], contiguous.
+/// Of images and clips whose channels lie side by side (channels_last), [batch, places, channels],
+/// contiguous: what GroupNorm is made of, a norm over the channels of each place, places that come
+/// again, and phases that become places.
 namespace kinora::kernels {
 
 /// out[0][b][c] = sum over places p of in[b][p][c], out[1][b][c] that of the squares.
@@ -52,6 +53,31 @@ struct ChannelRepeat {
 
 /// The CPU reference.
 void channel_repeat(const ChannelRepeat& call);
+
+/// A doubled clip of which each place was made as one of the phases of a smaller clip's:
+///
+///   out[b][(times t + s - left_out, 2 i + y, 2 j + x)][c] =
+///       in[b][(t, i + y, j + x)][(4 s + 2 y + x) channels + c] + bias[c]
+///
+/// for the frames t, rows i and columns j of [frames, rows, columns], s < times, y and x 0 or 1.
+struct ChannelPhases {
+  int64_t batch = 0;
+  int64_t channels = 0;  ///< of out
+  int64_t frames = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t times = 1;           ///< what a frame becomes
+  int64_t left_out = 0;        ///< of the first frame; less than `times`
+  DType type = DType::kBF16;   ///< of all: kF32, kBF16, kF16
+  const void* in = nullptr;    ///< [batch, frames, rows + 1, columns + 1, 4 times channels]
+  const void* bias = nullptr;  ///< null: zeros
+  void* out = nullptr;         ///< [batch, times frames - left_out, 2 rows, 2 columns, channels]
+
+  [[nodiscard]] int64_t out_frames() const { return times * frames - left_out; }
+};
+
+/// The CPU reference.
+void channel_phases(const ChannelPhases& call);
 
 /// out[b][q][c] = f(in[b][p][c] * scale[b][c] + shift[b][c]), f(x) = x / (1 + exp(-x)) if `silu`,
 /// else x. p: q, or with edges the place that it repeats. out may be in, without edges.

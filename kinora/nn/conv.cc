@@ -108,6 +108,18 @@ at::Tensor Conv::forward_doubled(const at::Tensor& x, Padding rows,
                                       rows));
 }
 
+bool Conv::doubles_clips() const {
+  return !is_tapped() && update() == nullptr && shape_.groups == 1 &&
+         shape_.kernel == std::vector<int64_t>{3, 3, 3} &&
+         shape_.stride == std::vector<int64_t>{1, 1, 1};
+}
+
+at::Tensor Conv::forward_doubled_clip(const at::Tensor& x, int64_t times, int64_t left_out) const {
+  assert(doubles_clips());
+  return ops::convolve_doubled_clip(x.to(weight.value.scalar_type()), weight.value,
+                                    shape_.has_bias ? bias.value : at::Tensor(), times, left_out);
+}
+
 at::Tensor Conv::doubled_phases() const {
   return ops::doubled_phases(ops::with_gradient(weight.value, weight.grad));
 }

@@ -50,6 +50,12 @@ class Conv : public WeightLayer {
   /// rows: zeros above and below x; phases: doubled_phases(), where they were made before.
   [[nodiscard]] at::Tensor forward_doubled(const at::Tensor& x, Padding rows = {1, 1},
                                            const at::Tensor& phases = {}) const;
+  /// Whether forward_doubled_clip() is for this convolution: it has a 3 x 3 x 3 kernel that moves
+  /// by one, no update, and nobody looks at its outputs.
+  [[nodiscard]] bool doubles_clips() const;
+  /// ops::convolve_doubled_clip of x, without gradients.
+  [[nodiscard]] at::Tensor forward_doubled_clip(const at::Tensor& x, int64_t times,
+                                                int64_t left_out) const;
   /// ops::doubled_phases of the weight.
   [[nodiscard]] at::Tensor doubled_phases() const;
 

@@ -56,11 +56,12 @@ at::Tensor GroupNorm::apply_silu(const at::Tensor& x, const at::Tensor& sums,
   return ops::channel_affine(x, scale, shift, /*silu=*/true, overwrite);
 }
 
-at::Tensor GroupNorm::apply_silu_with_edges(
-    const at::Tensor& x, const at::Tensor& sums, int64_t group_elements,
-    const std::vector<std::array<int64_t, 2>>& counts) const {
+at::Tensor GroupNorm::apply_silu_with_edges(const at::Tensor& x, const at::Tensor& sums,
+                                            int64_t group_elements,
+                                            const std::vector<std::array<int64_t, 2>>& counts,
+                                            const at::Tensor& before) const {
   const auto [scale, shift] = affine(x, sums, group_elements);
-  return ops::channel_affine_with_edges(x, scale, shift, /*silu=*/true, counts);
+  return ops::channel_affine_with_edges(x, scale, shift, /*silu=*/true, counts, before);
 }
 
 ops::GroupAffine GroupNorm::affine(const at::Tensor& x, const at::Tensor& sums,

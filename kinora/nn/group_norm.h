@@ -34,10 +34,12 @@ class GroupNorm : public Module {
   /// silu(apply(...)); overwrite: in x's memory, without gradients.
   [[nodiscard]] at::Tensor apply_silu(const at::Tensor& x, const at::Tensor& sums,
                                       int64_t group_elements, bool overwrite = false) const;
-  /// ops::repeat_edges(apply_silu(...), counts) of a clip [B, C, T, H, W].
-  [[nodiscard]] at::Tensor apply_silu_with_edges(
-      const at::Tensor& x, const at::Tensor& sums, int64_t group_elements,
-      const std::vector<std::array<int64_t, 2>>& counts) const;
+  /// ops::repeat_edges(apply_silu(...), counts) of a clip [B, C, T, H, W], behind the frames of
+  /// `before` where that is defined.
+  [[nodiscard]] at::Tensor apply_silu_with_edges(const at::Tensor& x, const at::Tensor& sums,
+                                                 int64_t group_elements,
+                                                 const std::vector<std::array<int64_t, 2>>& counts,
+                                                 const at::Tensor& before = {}) const;
 
   [[nodiscard]] int64_t groups() const { return groups_; }
 

@@ -109,7 +109,8 @@ at::Tensor channel_affine(const at::Tensor& x, const at::Tensor& scale, const at
 
 at::Tensor channel_affine_with_edges(const at::Tensor& x, const at::Tensor& scale,
                                      const at::Tensor& shift, bool silu,
-                                     const std::vector<std::array<int64_t, 2>>& counts) {
+                                     const std::vector<std::array<int64_t, 2>>& counts,
+                                     const at::Tensor& before) {
   KINORA_CHECK(x.dim() == 5 && counts.size() == 3, kShape,
                "[channel_affine] edges are of clips [B, C, T, H, W], got ", x.sizes(), " and ",
                counts.size(), " dims");
@@ -123,12 +124,19 @@ at::Tensor channel_affine_with_edges(const at::Tensor& x, const at::Tensor& scal
   }
   constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
   if (wants_gradients(x, scale, shift) || !takes_channel_kernel(x) ||
-      edges.out_places() > kMostPlaces) {
-    return repeat_edges(channel_affine(x, scale, shift, silu), counts);
+      edges.out_places() > kMostPlaces || (before.defined() && x.size(0) > 1)) {
+    const at::Tensor made = repeat_edges(channel_affine(x, scale, shift, silu), counts);
+    return before.defined() ? at::cat({before, made}, kFramesDim) : made;
   }
+  const int64_t earlier = before.defined() ? before.size(kFramesDim) : 0;
+  const int64_t frames = sizes[kFramesDim];
+  sizes[kFramesDim] += earlier;
   at::Tensor out = at::empty(sizes, x.options().memory_format(channels_last(x)));
+  if (earlier > 0) {
+    out.narrow(kFramesDim, 0, earlier).copy_(before);
+  }
   cuda::channel_affine(x, scale.to(at::kFloat).contiguous(), shift.to(at::kFloat).contiguous(),
-                       silu, out, edges);
+                       silu, out.narrow(kFramesDim, earlier, frames), edges);
   return out;
 }
 

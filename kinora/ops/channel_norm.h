@@ -20,10 +20,10 @@ namespace kinora::ops {
                                         const at::Tensor& shift, bool silu, bool overwrite = false);
 
 /// repeat_edges(channel_affine(x, ...), counts) of a clip x [B, C, T, H, W]: `counts` of its last
-/// three dims.
+/// three dims; behind the frames of `before`, which have edges, where that is defined.
 [[nodiscard]] at::Tensor channel_affine_with_edges(
     const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, bool silu,
-    const std::vector<std::array<int64_t, 2>>& counts);
+    const std::vector<std::array<int64_t, 2>>& counts, const at::Tensor& before = {});
 
 /// [B, C]: what GroupNorm multiplies by, and what it adds then.
 struct GroupAffine {

@@ -75,6 +75,18 @@ void channel_repeat(const at::Tensor& x, const kernels::ChannelEdges& edges,
                                                   c10::cuda::getCurrentCUDAStream()));
 }
 
+void channel_phases(kernels::ChannelPhases call, const at::Tensor& in, const at::Tensor& bias,
+                    const at::Tensor& out) {
+  const c10::cuda::CUDAGuard guard(in.device());
+  call.batch = out.size(0);
+  call.channels = out.size(1);
+  call.type = device::dtype_of(in.scalar_type());
+  call.in = in.const_data_ptr();
+  call.bias = bias.defined() ? bias.const_data_ptr() : nullptr;
+  call.out = out.data_ptr();
+  KINORA_CUDA_CHECK(kernels::cuda::channel_phases(call, c10::cuda::getCurrentCUDAStream()));
+}
+
 bool channel_rms_takes(const at::Tensor& x) {
   return x.is_cuda() && channel_norm_takes(x) &&
          kernels::cuda::channel_rms_takes(x.size(1), device::dtype_of(x.scalar_type()));

@@ -5,7 +5,7 @@
 #include "kinora/kernels/channel_norm.h"
 
 /// The launchers of kernels/cuda/channel_norm.h on tensors and torch's current stream, for
-/// channel_norm.cc and edges.cc only. no_channel_norm_launch.cc in CPU-only builds.
+/// channel_norm.cc, convolution.cc and edges.cc only. no_channel_norm_launch.cc in CPU-only builds.
 namespace kinora::ops::cuda {
 
 /// Whether there is a kernel for x, [B, C, spatial...] with channels side by side.
@@ -22,6 +22,12 @@ void channel_affine(const at::Tensor& x, const at::Tensor& scale, const at::Tens
 
 /// @param out  of edges' sizes, laid out as x, [B, C, T, H, W].
 void channel_repeat(const at::Tensor& x, const kernels::ChannelEdges& edges, const at::Tensor& out);
+
+/// @param call       its frames, rows, columns, times and left_out
+/// @param in, out    channels side by side
+/// @param bias       of their type; undefined: none
+void channel_phases(kernels::ChannelPhases call, const at::Tensor& in, const at::Tensor& bias,
+                    const at::Tensor& out);
 
 /// Whether there is a kernel for x, [B, C, spatial...] with channels side by side.
 [[nodiscard]] bool channel_rms_takes(const at::Tensor& x);

@@ -8,16 +8,20 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/channel_norm_launch.h"
+#include "kinora/ops/channels_last.h"
 #include "kinora/ops/unet_parts.h"
 
 namespace kinora::ops {
@@ -133,15 +137,22 @@ struct Convolution {
   }
 };
 
-/// [16, 9]: which weights of a 3 x 3 kernel fall on the 2 x 2 places that a phase sees. Row 2 i + a
-/// of a doubled picture sees rows i - 1 + a and i + a of what it is made of; entry (2 a + b, 2 p +
-/// q; 3 i + j) is 1 where tap (i, j) of phase (a, b) falls on place (p, q).
-at::Tensor taps_of_phases(const at::TensorOptions& options) {
-  const at::Tensor along = at::zeros({2, 2, 3}, options);  // of rows, or of columns: (a, p, i)
+/// (a, p, i): 1 where tap i of a kernel of 3 rows, or of columns, falls on place p of the 2 that
+/// phase a sees. Row 2 i + a of a doubled picture sees rows i - 1 + a and i + a of what it is made
+/// of.
+at::Tensor taps_along(const at::TensorOptions& options) {
+  const at::Tensor along = at::zeros({2, 2, 3}, options);
   along.select(0, 0).select(0, 0).narrow(0, 0, 1).fill_(1.0);
   along.select(0, 0).select(0, 1).narrow(0, 1, 2).fill_(1.0);
   along.select(0, 1).select(0, 0).narrow(0, 0, 2).fill_(1.0);
   along.select(0, 1).select(0, 1).narrow(0, 2, 1).fill_(1.0);
+  return along;
+}
+
+/// [16, 9]: which weights of a 3 x 3 kernel fall on the 2 x 2 places that a phase sees: entry (2 a
+/// + b, 2 p + q; 3 i + j) is 1 where tap (i, j) of phase (a, b) falls on place (p, q).
+at::Tensor taps_of_phases(const at::TensorOptions& options) {
+  const at::Tensor along = taps_along(options);
   return (along.view({2, 1, 2, 1, 3, 1}) * along.view({1, 2, 1, 2, 1, 3})).reshape({16, 9});
 }
 
@@ -273,6 +284,73 @@ at::Tensor convolve_doubled(const at::Tensor& x, const at::Tensor& phases, const
   };
   const at::Tensor picture = JoinPhases::apply(of_rows(0), of_rows(1));
   return bias.defined() ? add_bias(picture, bias) : picture;
+}
+
+namespace {
+
+/// weight [O, C, 3, 3, 3] as a convolution of the clip reads it: [4 times O, C, 3 or 2, 2, 2],
+/// phase (s, a, b) of frames, rows and columns behind phase, channels_last.
+at::Tensor clip_phases(const at::Tensor& weight, int64_t times) {
+  const int64_t out = weight.size(0);
+  const auto options = weight.options().requires_grad(false);
+  const at::Tensor along = taps_along(options);
+  // A frame sees the two before it: the first of two is seen as the lower of two rows.
+  const at::Tensor in_time = times == 2 ? along.flip(0) : at::eye(3, options).unsqueeze(0);
+  const int64_t frames = in_time.size(1);  // that a phase sees
+  const at::Tensor taps =
+      (in_time.view({times, 1, 1, frames, 1, 1, 3, 1, 1}) *
+       along.view({1, 2, 1, 1, 2, 1, 1, 3, 1}) * along.view({1, 1, 2, 1, 1, 2, 1, 1, 3}))
+          .reshape({16 * times * frames, 27});
+  const at::NoTF32Guard exact;  // sums of few
+  return at::matmul(taps, weight.permute({2, 3, 4, 0, 1}).reshape({27, -1}))
+      .view({4 * times, 4 * frames, out, -1})
+      .transpose(1, 2)
+      .reshape({4 * times * out, frames, 2, 2, -1})
+      .permute({0, 4, 1, 2, 3});
+}
+
+}  // namespace
+
+at::Tensor convolve_doubled_clip(const at::Tensor& x, const at::Tensor& weight,
+                                 const at::Tensor& bias, int64_t times, int64_t left_out) {
+  KINORA_CHECK(weight.dim() == 5 && weight.sizes().slice(2) == at::IntArrayRef({3, 3, 3}) &&
+                   (times == 1 || times == 2) && left_out < times,
+               kShape,
+               "[conv] the kernel must have shape [O, C, 3, 3, 3], and frames come once or "
+               "twice, got ",
+               weight.sizes(), " and ", times);
+  const at::Tensor phases = convolve(x, clip_phases(weight, times), {},
+                                     {.stride = {1, 1, 1}, .padding = {{{0, 0}, {0, 0}, {0, 0}}}});
+  kernels::ChannelPhases sizes;
+  sizes.frames = phases.size(2);
+  sizes.rows = phases.size(3) - 1;
+  sizes.columns = phases.size(4) - 1;
+  sizes.times = times;
+  sizes.left_out = left_out;
+  const int64_t channels = weight.size(0);
+  at::Tensor out =
+      at::empty({x.size(0), channels, sizes.out_frames(), 2 * sizes.rows, 2 * sizes.columns},
+                phases.options().memory_format(at::MemoryFormat::ChannelsLast3d));
+  constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
+  if (out.is_cuda() && out.numel() > 0 && is_channels_last(phases) &&
+      cuda::channel_norm_takes(out) && out.numel() / x.size(0) / channels <= kMostPlaces) {
+    cuda::channel_phases(sizes, phases, bias, out);
+    return out;
+  }
+  for (int64_t phase = 0; phase < 4 * times; ++phase) {
+    const int64_t s = phase / 4;
+    const int64_t a = phase / 2 % 2;
+    const int64_t b = phase % 2;
+    const int64_t skipped = s < left_out ? 1 : 0;  // of the frames
+    out.slice(2, times * skipped + s - left_out, std::nullopt, times)
+        .slice(3, a, std::nullopt, 2)
+        .slice(4, b, std::nullopt, 2)
+        .copy_(phases.narrow(1, phase * channels, channels)
+                   .narrow(2, skipped, sizes.frames - skipped)
+                   .narrow(3, a, sizes.rows)
+                   .narrow(4, b, sizes.columns));
+  }
+  return bias.defined() ? add_bias(out, bias) : out;
 }
 
 }  // namespace kinora::ops

@@ -38,4 +38,16 @@ struct ConvolutionOptions {
 /// weight [O, C, 3, 3] as convolve_doubled() reads it: [4 O, C, 2, 2], channels_last. kShape.
 [[nodiscard]] at::Tensor doubled_phases(const at::Tensor& weight);
 
+/// A 3 x 3 x 3 convolution of a clip with every row and column twice and every frame `times` (1 or
+/// 2) times, less the `left_out` first ones of these, of the clip itself, without gradients: an
+/// output sees 2 x 2 places of it, and 2 frames where these come twice, with sums of the weights,
+/// so 12 or 8 of 27 products.
+///
+/// x: [B, C, k + T, 1 + H + 1, 1 + W + 1], the clip with what is seen around it, k = 2 / times
+/// frames before it. weight: [O, C, 3, 3, 3], bias: [O] or undefined. Result: [B, O, times T -
+/// left_out, 2 H, 2 W], channels_last. kShape.
+[[nodiscard]] at::Tensor convolve_doubled_clip(const at::Tensor& x, const at::Tensor& weight,
+                                               const at::Tensor& bias, int64_t times,
+                                               int64_t left_out);
+
 }  // namespace kinora::ops

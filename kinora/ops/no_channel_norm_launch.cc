@@ -23,6 +23,11 @@ void channel_repeat(const at::Tensor& /*x*/, const kernels::ChannelEdges& /*edge
   KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
 }
 
+void channel_phases(kernels::ChannelPhases /*call*/, const at::Tensor& /*in*/,
+                    const at::Tensor& /*bias*/, const at::Tensor& /*out*/) {
+  KINORA_UNREACHABLE("[ops] a CPU-only build was asked to launch a CUDA kernel");
+}
+
 bool channel_rms_takes(const at::Tensor& /*x*/) {
   return false;
 }

@@ -98,6 +98,40 @@ TEST(ChannelNormTest, PlacesComeTwiceAndEdgesOfAWindowAgain) {
   EXPECT_EQ(out, want);
 }
 
+TEST(ChannelNormTest, PhasesBecomePlaces) {
+  // A clip of two frames, one row and two columns, of one channel, whose frames become two but for
+  // the first: what is at (t, i, j) of phase k is 1000 t + 100 i + 10 j + k.
+  std::vector<float> in;
+  for (const int t : {0, 1}) {
+    for (const int i : {0, 1}) {
+      for (const int j : {0, 1, 2}) {
+        for (int k = 0; k < 8; ++k) {
+          in.push_back(static_cast<float>(1000 * t + 100 * i + 10 * j + k));
+        }
+      }
+    }
+  }
+  const float bias = 0.5F;
+  std::vector<float> out(3 * 2 * 4);
+  channel_phases({.batch = 1,
+                  .channels = 1,
+                  .frames = 2,
+                  .rows = 1,
+                  .columns = 2,
+                  .times = 2,
+                  .left_out = 1,
+                  .type = DType::kF32,
+                  .in = in.data(),
+                  .bias = &bias,
+                  .out = out.data()});
+  const std::vector<float> want = {4,    15,   14,   25,   106,  117,  116,  127,
+                                   1000, 1011, 1010, 1021, 1102, 1113, 1112, 1123,
+                                   1004, 1015, 1014, 1025, 1106, 1117, 1116, 1127};
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(out[i], want[i] + bias) << i;
+  }
+}
+
 // Two images of two groups of two channels, against the mean and variance of their values.
 TEST(ChannelNormTest, GroupsBecomeFactorsAndTerms) {
   const std::vector<double> sums = {6, -4, 0, 8, 14, 10, 16, 40};  // of three values each

@@ -163,6 +163,30 @@ TEST(ConvTest, DoubledPlacesAreSeenWithoutBeingMade) {
   }
 }
 
+// What a doubled clip's convolution makes of the clip itself, against that of the doubled one.
+TEST(ConvTest, ADoubledClipIsMadeOfTheClip) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor weight = normal({5, 4, 3, 3, 3}, 2).to(at::kDouble);
+  const at::Tensor bias = normal({5}, 3).to(at::kDouble);
+  for (const int64_t times : {1, 2}) {
+    // 3 frames of 4 x 5 places, with what is seen around them.
+    const at::Tensor x = normal({2, 4, 2 / times + 3, 6, 7}, 1).to(at::kDouble);
+    const at::Tensor large = x.repeat_interleave(times, 2)
+                                 .repeat_interleave(2, 3)
+                                 .repeat_interleave(2, 4)
+                                 .narrow(3, 1, 10)
+                                 .narrow(4, 1, 12);
+    for (const at::Tensor& added : {bias, at::zeros({5}, bias.options())}) {
+      const at::Tensor whole = at::conv3d(large, weight, added);
+      for (int64_t left_out = 0; left_out < times; ++left_out) {
+        expect_near(ops::convolve_doubled_clip(x, weight, added.equal(bias) ? added : at::Tensor(),
+                                               times, left_out),
+                    whole.narrow(2, left_out, 3 * times - left_out));
+      }
+    }
+  }
+}
+
 // Of tensors without memory a convolution makes what real ones would be.
 TEST(ConvTest, DryRunsHaveTheShapesOfRealOnes) {
   const auto run = [](at::Device device) {

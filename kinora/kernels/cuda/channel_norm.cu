@@ -168,6 +168,77 @@ __global__ void __launch_bounds__(kChannelThreads)
   }
 }
 
+/// ChannelPhases, as a thread reads them.
+struct PhaseSizes {
+  explicit PhaseSizes(const ChannelPhases& call)
+      : frames(static_cast<uint32_t>(call.frames)),
+        rows(static_cast<uint32_t>(call.rows)),
+        columns(static_cast<uint32_t>(call.columns)),
+        times(static_cast<uint32_t>(call.times)),
+        left_out(static_cast<uint32_t>(call.left_out)) {}
+
+  /// The vector of `in`, counted in the result's vectors of channels, of a place of the result.
+  [[nodiscard]] __device__ int64_t source(uint32_t place) const {
+    const uint32_t column = place % (2 * columns);
+    const uint32_t row = place / (2 * columns) % (2 * rows);
+    const uint32_t frame = place / (2 * columns) / (2 * rows) + left_out;
+    const uint32_t phase = 4 * (frame % times) + 2 * (row % 2) + column % 2;
+    const int64_t from = (int64_t{frame / times} * (rows + 1) + row / 2 + row % 2) * (columns + 1) +
+                         column / 2 + column % 2;
+    return from * 4 * times + phase;
+  }
+  /// Of a clip of `in`, counted likewise.
+  [[nodiscard]] __device__ int64_t all() const {
+    return int64_t{frames} * (rows + 1) * (columns + 1) * 4 * times;
+  }
+
+  uint32_t frames;
+  uint32_t rows;
+  uint32_t columns;
+  uint32_t times;
+  uint32_t left_out;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kChannelThreads)
+    phases_kernel(const T* __restrict__ in, const T* __restrict__ bias, int64_t places,
+                  int64_t channels, int width, int64_t places_per_block, T* __restrict__ out,
+                  PhaseSizes sizes) {
+  constexpr int kChannels = Lane<T>::kChannels;
+  const auto lane = Lane<T>::of_grid(places, channels, width, places_per_block);
+  float term[kChannels] = {};
+  if (bias != nullptr) {
+    load_floats<T, kChannels>(bias, lane.channel(), kChannels, true, term);
+  }
+  const T* const clip = in + static_cast<int64_t>(blockIdx.y) * sizes.all() * channels;
+  const int count = lane.num_places();
+  for (int first = 0; first < count; first += kPlacesUnroll) {
+    Packed<T, kChannels> packed[kPlacesUnroll];
+#pragma unroll
+    for (int i = 0; i < kPlacesUnroll; ++i) {
+      const int64_t place = lane.begin + int64_t{first + i} * lane.rows;
+      packed[i] =
+          place < lane.end
+              ? load_packed<T, kChannels>(
+                    clip, sizes.source(static_cast<uint32_t>(place)) * channels + lane.channel())
+              : Packed<T, kChannels>{};
+    }
+#pragma unroll
+    for (int i = 0; i < kPlacesUnroll; ++i) {
+      const int64_t place = lane.begin + int64_t{first + i} * lane.rows;
+      float values[kChannels];
+      unpack<T, kChannels>(packed[i], values);
+#pragma unroll
+      for (int c = 0; c < kChannels; ++c) {
+        values[c] += term[c];
+      }
+      if (place < lane.end) {
+        store_floats<T, kChannels>(out, lane.at(place), kChannels, true, values);
+      }
+    }
+  }
+}
+
 constexpr int kRmsVectors = 4;  // of a lane, at most
 constexpr int kRmsMaxBlocks = 65535;
 constexpr int kWarp = 32;
@@ -332,6 +403,26 @@ cudaError_t channel_repeat(const ChannelRepeat& call, cudaStream_t stream) {
     repeat_kernel<T><<<grid.blocks, kChannelThreads, 0, stream>>>(
         static_cast<const T*>(call.in), places, call.channels, grid.width, grid.places_per_block,
         static_cast<T*>(call.out), places_in, EdgeSizes(call.edges));
+    return cudaGetLastError();
+  });
+}
+
+cudaError_t channel_phases(const ChannelPhases& call, cudaStream_t stream) {
+  const int64_t places = 4 * call.out_frames() * call.rows * call.columns;
+  if (!channel_norm_takes(call.channels, call.type) || !is_aligned_to<16>(call.in) ||
+      !is_aligned_to<16>(call.out) || !is_aligned_to<16>(call.bias) || call.batch > kMaxBatch ||
+      call.times < 1 || call.left_out >= call.times || places > INT32_MAX) {
+    return cudaErrorInvalidValue;
+  }
+  if (call.batch == 0 || places == 0) {
+    return cudaSuccess;
+  }
+  const ChannelGrid grid(call.batch, places, vectors_of(call.channels, call.type));
+  return with_type(call.type, [&](auto example) {
+    using T = decltype(example);
+    phases_kernel<T><<<grid.blocks, kChannelThreads, 0, stream>>>(
+        static_cast<const T*>(call.in), static_cast<const T*>(call.bias), places, call.channels,
+        grid.width, grid.places_per_block, static_cast<T*>(call.out), PhaseSizes(call));
     return cudaGetLastError();
   });
 }

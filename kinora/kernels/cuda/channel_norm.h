@@ -29,6 +29,9 @@ namespace kinora::kernels::cuda {
 /// kernels::channel_repeat on the device, of at most 2^31 - 1 places of an image of the result.
 [[nodiscard]] cudaError_t channel_repeat(const ChannelRepeat& call, cudaStream_t stream);
 
+/// kernels::channel_phases on the device, of at most 2^31 - 1 places of a clip of the result.
+[[nodiscard]] cudaError_t channel_phases(const ChannelPhases& call, cudaStream_t stream);
+
 /// kernels::group_affine on the device.
 [[nodiscard]] cudaError_t group_affine(const GroupAffine& call, cudaStream_t stream);
 

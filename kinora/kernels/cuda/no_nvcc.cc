@@ -335,6 +335,10 @@ cudaError_t channel_repeat(const ChannelRepeat& /*call*/, cudaStream_t /*stream*
   return cudaErrorNotSupported;
 }
 
+cudaError_t channel_phases(const ChannelPhases& /*call*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 bool channel_rms_takes(int64_t /*channels*/, DType /*type*/) {
   return false;
 }

@@ -2,10 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "kinora/core/error.h"
 #include "kinora/models/layers/band_layers.h"
 #include "kinora/ops/channel_norm.h"
 
@@ -13,7 +15,9 @@ namespace kinora::models {
 
 namespace {
 
-constexpr int64_t kPieceDim = 2;  // of frames
+constexpr int64_t kPieceDim = 2;    // of frames
+constexpr int64_t kRowsOfClip = 3;  // the dim
+constexpr int64_t kMostFrames = 8;  // of a window
 
 }  // namespace
 
@@ -27,19 +31,172 @@ ClipSize clip_size(const at::Tensor& x) {
           .one_pass_norms = ops::norms_in_one_pass(x)};
 }
 
-at::Tensor BandNet::forward(const at::Tensor& x, const nn::BandLimits& limits) const {
-  nn::Bands bands(x, plan(clip_size(x), limits, at::GradMode::is_enabled()));
-  for (const auto& layer : layers_) {
-    bands = layer->forward(std::move(bands));
-  }
-  return tapped(bands.joined());
+std::optional<ClipWindow> BandLayer::stream(ClipWindow /*x*/, ClipStream& /*stream*/) const {
+  KINORA_UNREACHABLE("[band_net] a layer was asked to stream that does not");
 }
 
-nn::BandStage BandNet::stage(const ClipSize& in) const {
+at::Tensor BandNet::forward(const at::Tensor& x, const nn::BandLimits& limits) const {
+  const NetPlan plan = net_plan(clip_size(x), limits, at::GradMode::is_enabled());
+  const size_t before = plan.streamed.empty() ? layers_.size() : plan.streamed[0].first;
+  at::Tensor y = x;
+  {
+    nn::Bands bands(x, plan.bands);
+    for (size_t i = 0; i < before; ++i) {
+      bands = layers_[i]->forward(std::move(bands));
+    }
+    y = bands.joined();
+  }
+  for (const StreamedPart& part : plan.streamed) {
+    y = streamed(y, part);
+  }
+  return tapped(y);
+}
+
+at::Tensor BandNet::streamed(const at::Tensor& x, const StreamedPart& part) const {
+  const int64_t rows = x.size(kRowsOfClip);
+  const int64_t around = rows_around(part);
+  ClipSize size = clip_size(x);
+  std::vector<nn::BandNeed> ignored;
+  for (size_t i = part.first; i < part.last; ++i) {
+    size = layers_[i]->plan(size, &ignored);
+  }
+  ClipStream stream(rows);
+  at::Tensor made;
+  const auto pass = [&] {
+    for (int64_t band = 0; band < part.bands; ++band) {
+      const int64_t begin = rows * band / part.bands;
+      const int64_t end = rows * (band + 1) / part.bands;
+      stream.begin_band(begin, end);
+      ClipWindow given{.x = {},
+                       .from = std::max<int64_t>(0, begin - around),
+                       .to = std::min(rows, end + around),
+                       .rows = rows};
+      const at::Tensor seen = x.narrow(kRowsOfClip, given.from, given.to - given.from);
+      int64_t frame = 0;
+      for (const at::Tensor& piece : seen.split(part.frames, kPieceDim)) {
+        given.x = piece.contiguous(at::MemoryFormat::ChannelsLast3d);
+        std::optional<ClipWindow> window = given;
+        given.x = at::Tensor();
+        for (size_t i = part.first; i < part.last && window; ++i) {
+          window = layers_[i]->stream(std::move(*window), stream);
+        }
+        if (window) {
+          if (!made.defined()) {
+            made = at::empty({size.batch, size.channels, size.frames, size.rows, size.columns},
+                             x.options().memory_format(at::MemoryFormat::ChannelsLast3d));
+          }
+          const auto [first, last] = stream.own_rows(window->rows);
+          const int64_t frames = window->x.size(kPieceDim);
+          made.narrow(kPieceDim, frame, frames)
+              .narrow(kRowsOfClip, first, last - first)
+              .copy_(window->part(first, last));
+          frame += frames;
+        }
+        stream.next_piece();
+      }
+    }
+  };
+  do {
+    pass();
+  } while (stream.end_pass());
+  return made;
+}
+
+int64_t BandNet::rows_around(const StreamedPart& part) const {
+  int64_t rows = 0;
+  for (size_t i = part.last; i-- > part.first;) {
+    rows = layers_[i]->rows_around(rows);
+  }
+  return rows;
+}
+
+bool BandNet::fits(const ClipSize& in, const StreamedPart& part, int64_t bytes) const {
+  ClipSize window = in;
+  window.rows = std::min(in.rows, (in.rows + part.bands - 1) / part.bands + 2 * rows_around(part));
+  window.frames = std::min(in.frames, part.frames);
+  ClipSize whole = in;
+  std::vector<nn::BandNeed> ignored;
+  int64_t remembered = 0;
+  int64_t most = 0;
+  for (size_t i = part.first; i < part.last; ++i) {
+    std::vector<nn::BandNeed> needs;
+    remembered += layers_[i]->remembered_bytes(window);
+    const int64_t given = window.bytes();
+    window = layers_[i]->plan(window, &needs);
+    for (const nn::BandNeed& need : needs) {  // and once more behind what is remembered
+      most = std::max(most, need.stored + need.work + std::max(given, window.bytes()));
+    }
+    whole = layers_[i]->plan(whole, &ignored);
+  }
+  return in.bytes() + whole.bytes() + remembered + most <= bytes;
+}
+
+std::vector<BandNet::StreamedPart> BandNet::streamed_parts(const ClipSize& in, size_t first,
+                                                           const nn::BandLimits& limits) const {
+  std::vector<StreamedPart> parts;
+  ClipSize size = in;
+  std::vector<nn::BandNeed> ignored;
+  for (size_t begin = first; begin < layers_.size();) {
+    StreamedPart part{.first = begin, .last = begin};
+    ClipSize out = size;
+    do {
+      out = layers_[part.last++]->plan(out, &ignored);
+    } while (part.last < layers_.size() &&
+             layers_[part.last]->plan(out, &ignored).rows == out.rows);
+    const auto fits_with = [&](int64_t bands) {
+      part.bands = bands;
+      for (part.frames = kMostFrames; part.frames > 0; part.frames /= 2) {
+        if (fits(size, part, limits.bytes)) {
+          return true;
+        }
+      }
+      return false;
+    };
+    int64_t bands = 1;
+    while (bands <= size.rows && !fits_with(bands)) {
+      ++bands;
+    }
+    if (bands > size.rows) {
+      return {};
+    }
+    parts.push_back(part);
+    size = out;
+    begin = part.last;
+  }
+  return parts;
+}
+
+BandNet::NetPlan BandNet::net_plan(const ClipSize& in, const nn::BandLimits& limits,
+                                   bool with_gradients) const {
+  const NetPlan plan{.bands = nn::plan_bands({stage(in, layers_.size())}, limits, with_gradients),
+                     .streamed = {}};
+  if (!plan.bands.on_host || with_gradients || limits.ranks.size() > 1) {
+    return plan;
+  }
+  // The fewest layers, which are the last ones.
+  std::vector<ClipSize> sizes = {in};
+  std::vector<nn::BandNeed> ignored;
+  for (const auto& layer : layers_) {
+    sizes.push_back(layer->plan(sizes.back(), &ignored));
+  }
+  for (size_t first = layers_.size(); first-- > 0 && layers_[first]->streams();) {
+    if (sizes[first + 1].rows == sizes[first].rows) {
+      continue;
+    }
+    NetPlan shorter{.bands = nn::plan_bands({stage(in, first)}, limits, false),
+                    .streamed = streamed_parts(sizes[first], first, limits)};
+    if (!shorter.bands.on_host && !shorter.streamed.empty()) {
+      return shorter;
+    }
+  }
+  return plan;
+}
+
+nn::BandStage BandNet::stage(const ClipSize& in, size_t count) const {
   nn::BandStage stage{.needs = {}, .units = in.rows / unit_};
   ClipSize size = in;
-  for (const auto& layer : layers_) {
-    size = layer->plan(size, &stage.needs);
+  for (size_t i = 0; i < count; ++i) {
+    size = layers_[i]->plan(size, &stage.needs);
   }
   // What comes and goes is not in pieces.
   stage.needs.push_back(whole_need({.rows = 1, .row_bytes = in.bytes() + size.bytes()}, 1));
@@ -48,7 +205,7 @@ nn::BandStage BandNet::stage(const ClipSize& in) const {
 
 nn::BandPlan BandNet::plan(const ClipSize& in, const nn::BandLimits& limits,
                            bool with_gradients) const {
-  return nn::plan_bands({stage(in)}, limits, with_gradients);
+  return net_plan(in, limits, with_gradients).bands;
 }
 
 at::Tensor BandNet::forward_pieces(const at::Tensor& x, const std::vector<int64_t>& pieces,
@@ -73,7 +230,7 @@ at::Tensor BandNet::forward_pieces(const at::Tensor& x, const std::vector<int64_
 nn::BandStage BandNet::piece_stage(const ClipSize& in, int64_t frames) const {
   ClipSize piece = in;
   piece.frames = frames;
-  nn::BandStage needs = stage(piece);
+  nn::BandStage needs = stage(piece, layers_.size());
   // Beside a piece lie the whole that comes, all that was made, and what layers remember.
   int64_t beside = in.bytes();
   ClipSize whole = in;

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "kinora/models/layers/clip_stream.h"
 #include "kinora/nn/bands.h"
 #include "kinora/nn/module.h"
 
@@ -56,12 +58,21 @@ class BandLayer : public nn::Module {
   /// Bytes of what it keeps in `memory` of pieces of that size.
   [[nodiscard]] virtual int64_t remembered_bytes(const ClipSize& /*in*/) const { return 0; }
 
+  /// Whether it computes window by window.
+  [[nodiscard]] virtual bool streams() const { return false; }
+  /// What it makes of the next window; nothing where that met a norm whose sums are not known yet.
+  [[nodiscard]] virtual std::optional<ClipWindow> stream(ClipWindow x, ClipStream& stream) const;
+  /// Rows around its input from which it makes so many rows around its output.
+  [[nodiscard]] virtual int64_t rows_around(int64_t rows) const { return rows; }
+
   /// What forward() makes of such an activation; appends what it takes to `needs`.
   [[nodiscard]] virtual ClipSize plan(const ClipSize& in,
                                       std::vector<nn::BandNeed>* needs) const = 0;
 };
 
-/// Layers one after the other, computed within limits of memory.
+/// Layers one after the other, computed within limits of memory. Where these are too tight for
+/// results that lie whole in memory, the last layers that stream() compute window by window, so
+/// many times as they have norms, before host memory is asked for.
 class BandNet : public nn::Module {
  public:
   /// `unit`: the input's rows come in such multiples, each of which becomes whole rows at the end.
@@ -97,7 +108,29 @@ class BandNet : public nn::Module {
                                 const nn::BandLimits& limits) const;
 
  private:
-  [[nodiscard]] nn::BandStage stage(const ClipSize& in) const;
+  /// Layers [first, last), in windows of a band of rows and so many frames.
+  struct StreamedPart {
+    size_t first = 0;
+    size_t last = 0;
+    int64_t bands = 1;
+    int64_t frames = 1;
+  };
+  struct NetPlan {
+    nn::BandPlan bands;  ///< of the layers before those
+    std::vector<StreamedPart> streamed;
+  };
+  [[nodiscard]] NetPlan net_plan(const ClipSize& in, const nn::BandLimits& limits,
+                                 bool with_gradients) const;
+  /// Parts from layer `first` on within the limits, each beginning with a layer that makes rows
+  /// more; nothing where they do not fit.
+  [[nodiscard]] std::vector<StreamedPart> streamed_parts(const ClipSize& in, size_t first,
+                                                         const nn::BandLimits& limits) const;
+  [[nodiscard]] bool fits(const ClipSize& in, const StreamedPart& part, int64_t bytes) const;
+  [[nodiscard]] int64_t rows_around(const StreamedPart& part) const;
+  [[nodiscard]] at::Tensor streamed(const at::Tensor& x, const StreamedPart& part) const;
+
+  /// Of the first `count` layers.
+  [[nodiscard]] nn::BandStage stage(const ClipSize& in, size_t count) const;
   [[nodiscard]] nn::BandStage piece_stage(const ClipSize& in, int64_t frames) const;
 
   int64_t unit_;

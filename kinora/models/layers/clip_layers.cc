@@ -1,6 +1,8 @@
 #include "kinora/models/layers/clip_layers.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/silu.h>
 
 #include <algorithm>
@@ -12,6 +14,8 @@ namespace kinora::models {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
+
+constexpr int64_t kFramesDim = 2;
 
 nn::Conv make_conv(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel) {
   const int first = kernel.of_images ? 1 : 0;  // of the dims that weights have
@@ -103,8 +107,61 @@ at::Tensor ClipConv::forward_repeated(const nn::Rows& x, int64_t frames, int64_t
   if (kernel_.of_images) {
     return forward({large(none), x.missing});
   }
+  if (doubles(frames) && !at::GradMode::is_enabled()) {
+    const at::Tensor seen =
+        ops::repeat_edges(x.x, {{kernel_.time[0] / frames, 0}, x.missing, beside()});
+    return conv_.forward_doubled_clip(seen, frames, first);
+  }
   const auto [again, zeros] = around(x.missing);
   return conv_.forward(large(again), zeros);
+}
+
+bool ClipConv::doubles(int64_t frames) const {
+  return streams() && conv_.doubles_clips() && frames <= 2;
+}
+
+bool ClipConv::streams() const {
+  return kernel_.edges == Edges::kRepeat && !kernel_.of_images && !kernel_.zeros_behind &&
+         kernel_.stride == std::array<int64_t, 3>{1, 1, 1} &&
+         kernel_.time == nn::Padding{kernel_.size[0] - 1, 0};
+}
+
+ClipWindow ClipConv::stream(const ClipWindow& x, ClipStream& stream, const nn::GroupNorm* norm,
+                            const ClipWindow* plus) const {
+  const int64_t rows = kernel_.size[1] / 2;
+  ClipWindow result = x.seen(rows);
+  const std::vector<nn::Padding> edges = {
+      {stream.begins() ? kernel_.time[0] : 0, 0}, x.missing(rows), beside()};
+  const at::Tensor earlier = stream.earlier(this);
+  at::Tensor in;
+  if (norm == nullptr) {
+    in = ops::repeat_edges(x.x, edges);
+    in = earlier.defined() ? at::cat({earlier, in}, kFramesDim) : in;
+  } else {
+    const ClipStream::Sums of_all = stream.sums_of(*norm, x).value();
+    in = norm->apply_silu_with_edges(x.x, of_all.sums, of_all.elements, edges, earlier);
+  }
+  stream.remember(this, in, kernel_.time[0]);
+  const std::vector<nn::Padding> none(3, nn::Padding{0, 0});
+  result.x = plus == nullptr ? conv_.forward(in, none)
+                             : conv_.forward_plus(in, none, plus->part(result.from, result.to));
+  return result;
+}
+
+ClipWindow ClipConv::stream_repeated(const ClipWindow& x, int64_t frames,
+                                     ClipStream& stream) const {
+  ClipWindow result = x.seen(1);
+  result.from *= 2;
+  result.to *= 2;
+  result.rows *= 2;
+  const int64_t before = kernel_.time[0] / frames;
+  const at::Tensor earlier = stream.earlier(this);
+  at::Tensor seen =
+      ops::repeat_edges(x.x, {{stream.begins() ? before : 0, 0}, x.missing(1), beside()});
+  seen = earlier.defined() ? at::cat({earlier, seen}, kFramesDim) : seen;
+  stream.remember(this, seen, before);
+  result.x = conv_.forward_doubled_clip(seen, frames, stream.begins() ? frames - 1 : 0);
+  return result;
 }
 
 ClipSize ClipConv::out_size(const ClipSize& in) const {
@@ -221,6 +278,22 @@ ClipSize UpsampleLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* need
   return out;
 }
 
+bool UpsampleLayer::streams() const {
+  return conv_.doubles(frames_);
+}
+
+std::optional<ClipWindow> UpsampleLayer::stream(ClipWindow x, ClipStream& stream) const {
+  return conv_.stream_repeated(x, frames_, stream);
+}
+
+int64_t UpsampleLayer::rows_around(int64_t rows) const {
+  return (rows + 1) / 2 + 1;
+}
+
+int64_t UpsampleLayer::remembered_bytes(const ClipSize& in) const {
+  return conv_.remembered_bytes(in);
+}
+
 UpsampleResidualLayer::UpsampleResidualLayer(int64_t channels, int64_t groups, double epsilon,
                                              const ClipKernel& kernel)
     : conv1_(channels, channels, kernel),
@@ -315,6 +388,25 @@ ClipSize NormConvLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* need
   return conv_.out_size(in);
 }
 
+bool NormConvLayer::streams() const {
+  return conv_.streams();
+}
+
+std::optional<ClipWindow> NormConvLayer::stream(ClipWindow x, ClipStream& stream) const {
+  if (!stream.sums_of(norm_, x)) {
+    return std::nullopt;
+  }
+  return conv_.stream(x, stream, &norm_);
+}
+
+int64_t NormConvLayer::rows_around(int64_t rows) const {
+  return rows + conv_.halo()[0];
+}
+
+int64_t NormConvLayer::remembered_bytes(const ClipSize& in) const {
+  return conv_.remembered_bytes(in);
+}
+
 ResidualLayer::ResidualLayer(int64_t in_channels, int64_t out_channels,
                              const ResidualOptions& options)
     : norm1_(options.groups, in_channels, options.epsilon),
@@ -372,6 +464,32 @@ ClipSize ResidualLayer::plan(const ClipSize& in, std::vector<nn::BandNeed>* need
   second.work += out.bytes();
   needs->push_back(second);
   return out;
+}
+
+bool ResidualLayer::streams() const {
+  return conv1_.streams() && conv2_.streams() && (shortcut_ == nullptr || shortcut_->streams());
+}
+
+std::optional<ClipWindow> ResidualLayer::stream(ClipWindow x, ClipStream& stream) const {
+  if (!stream.sums_of(norm1_, x)) {
+    return std::nullopt;
+  }
+  const ClipWindow y = conv1_.stream(x, stream, &norm1_);
+  if (!stream.sums_of(norm2_, y)) {
+    return std::nullopt;
+  }
+  if (shortcut_ != nullptr) {
+    x = shortcut_->stream(x, stream);
+  }
+  return conv2_.stream(y, stream, &norm2_, &x);
+}
+
+int64_t ResidualLayer::rows_around(int64_t rows) const {
+  return rows + conv1_.halo()[0] + conv2_.halo()[0];
+}
+
+int64_t ResidualLayer::remembered_bytes(const ClipSize& in) const {
+  return conv1_.remembered_bytes(in) + conv2_.remembered_bytes(conv1_.out_size(in));
 }
 
 }  // namespace kinora::models

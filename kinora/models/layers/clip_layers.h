@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,23 @@ class ClipConv {
                                             int64_t first = 0) const;
   /// forward_repeated(), for kernels of 3 x 3 places that see zeros around.
   [[nodiscard]] at::Tensor forward_doubled(const nn::Rows& x, int64_t frames) const;
+  /// Whether it computes window by window: it sees no later frames, and clips' edges again.
+  [[nodiscard]] bool streams() const;
+  /// What it makes of a window, behind silu(norm) where `norm` is not null; plus the same rows of
+  /// `plus` where that is not null.
+  [[nodiscard]] ClipWindow stream(const ClipWindow& x, ClipStream& stream,
+                                  const nn::GroupNorm* norm = nullptr,
+                                  const ClipWindow* plus = nullptr) const;
+  /// Whether forward_repeated() computes from x itself without gradients
+  /// (ops::convolve_doubled_clip).
+  [[nodiscard]] bool doubles(int64_t frames) const;
+  /// forward_repeated() of a window, of whose first frame one comes, by who doubles().
+  [[nodiscard]] ClipWindow stream_repeated(const ClipWindow& x, int64_t frames,
+                                           ClipStream& stream) const;
+  /// Bytes that stream() remembers of such windows.
+  [[nodiscard]] int64_t remembered_bytes(const ClipSize& in) const {
+    return in.bytes() / in.frames * kernel_.time[0];
+  }
   [[nodiscard]] std::array<int64_t, 2> halo() const;
   [[nodiscard]] ClipSize out_size(const ClipSize& in) const;
   /// clip_need() of forward_normed().
@@ -127,6 +145,10 @@ class UpsampleLayer : public BandLayer {
                 const std::string& name);
   [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
   [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+  [[nodiscard]] bool streams() const override;
+  [[nodiscard]] std::optional<ClipWindow> stream(ClipWindow x, ClipStream& stream) const override;
+  [[nodiscard]] int64_t rows_around(int64_t rows) const override;
+  [[nodiscard]] int64_t remembered_bytes(const ClipSize& in) const override;
 
  private:
   int64_t frames_;
@@ -174,6 +196,10 @@ class NormConvLayer : public BandLayer {
   NormConvLayer(int64_t in_channels, int64_t out_channels, const Options& options);
   [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
   [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+  [[nodiscard]] bool streams() const override;
+  [[nodiscard]] std::optional<ClipWindow> stream(ClipWindow x, ClipStream& stream) const override;
+  [[nodiscard]] int64_t rows_around(int64_t rows) const override;
+  [[nodiscard]] int64_t remembered_bytes(const ClipSize& in) const override;
 
  private:
   nn::GroupNorm norm_;
@@ -194,6 +220,10 @@ class ResidualLayer : public BandLayer {
   ResidualLayer(int64_t in_channels, int64_t out_channels, const ResidualOptions& options);
   [[nodiscard]] nn::Bands forward(nn::Bands x) const override;
   [[nodiscard]] ClipSize plan(const ClipSize& in, std::vector<nn::BandNeed>* needs) const override;
+  [[nodiscard]] bool streams() const override;
+  [[nodiscard]] std::optional<ClipWindow> stream(ClipWindow x, ClipStream& stream) const override;
+  [[nodiscard]] int64_t rows_around(int64_t rows) const override;
+  [[nodiscard]] int64_t remembered_bytes(const ClipSize& in) const override;
 
  private:
   nn::GroupNorm norm1_;

@@ -37,6 +37,56 @@ TEST(HunyuanVaeTest, PiecesAreTheWhole) {
                             {2, 3, 5, 40, 16});
 }
 
+// Without gradients upsampling computes from the smaller clip.
+TEST(HunyuanVaeTest, DecodesWithoutGradientsAsWithThem) {
+  HunyuanVae model(small());
+  set_formula_weights(model, at::kDouble);
+  for (const int64_t frames : {1, 2, 4}) {
+    const at::Tensor latents = formula_values("z", {2, 2, frames, 3, 4}).to(at::kDouble);
+    const at::Tensor expected = model.decode(latents).detach();
+    const at::NoGradGuard no_grad;
+    EXPECT_LT(relative_error(model.decode(latents), expected), 1e-12) << frames;
+  }
+}
+
+// Budgets below the largest activation: the last levels pass window by window, once for each norm.
+TEST(HunyuanVaeTest, WindowsAreTheWhole) {
+  const at::NoGradGuard no_grad;
+  HunyuanVae model(small());
+  set_formula_weights(model, at::kDouble);
+  const int64_t frames = 5;
+  const int64_t rows = 12;
+  const at::Tensor latents = formula_values("windows", {2, 2, frames, rows, 3}).to(at::kDouble);
+  const at::Tensor expected = model.decode(latents);
+  const ClipSize size = {
+      .batch = 2, .channels = 2, .frames = frames, .rows = rows, .columns = 3, .element_bytes = 8};
+  const ClipSize largest = {.batch = 2,
+                            .channels = 8,
+                            .frames = 4 * frames - 3,
+                            .rows = 8 * rows,
+                            .columns = 24,
+                            .element_bytes = 8};
+  for (const int64_t percent : {95, 80}) {
+    model.set_memory_budget(largest.bytes() * percent / 100);
+    EXPECT_FALSE(model.decode_plan(size, false).on_host) << percent;
+    EXPECT_LT(relative_error(model.decode(latents), expected), 1e-12) << percent;
+  }
+}
+
+TEST(HunyuanVaeTest, AClipOf720RowsFitsInto24GBWithoutHostMemory) {
+  // 129 frames in bf16, of which one activation takes 30 GB, where norms are kernels.
+  HunyuanVae model({});
+  model.set_memory_budget(int64_t{21} << 30);
+  const nn::BandPlan plan = model.decode_plan({.channels = 16,
+                                               .frames = 33,
+                                               .rows = 90,
+                                               .columns = 160,
+                                               .element_bytes = 2,
+                                               .one_pass_norms = true},
+                                              false);
+  EXPECT_FALSE(plan.on_host);
+}
+
 TEST(HunyuanVaeTest, TheBudgetHolds) {
   // Two clips: of one, small ones, the CPU's library unfolds convolutions, which takes 27 times
   // more. 55 % are fewer bytes than half of what the whole took when each convolution had a normed
