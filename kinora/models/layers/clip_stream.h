@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -45,7 +46,7 @@ class ClipStream {
   /// Whether this is the first piece of a band's frames.
   [[nodiscard]] bool begins() const { return begins_; }
   /// The band's own rows, where the clip has so many by now.
-  [[nodiscard]] nn::Padding own_rows(int64_t rows) const {
+  [[nodiscard]] std::array<int64_t, 2> own_rows(int64_t rows) const {
     return {begin_ * (rows / rows_), end_ * (rows / rows_)};
   }
 
