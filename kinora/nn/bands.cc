@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/edges.h"
 #include "kinora/ops/recompute.h"
 
 namespace kinora::nn {
@@ -49,7 +49,7 @@ at::Tensor gathered(const std::vector<at::Tensor>& parts, int64_t begin, int64_t
     }
     begin = end;
   }
-  return pieces.size() == 1 ? pieces[0] : at::cat(pieces, kRowsDim);
+  return pieces.size() == 1 ? pieces[0] : ops::cat_places(pieces, kRowsDim);
 }
 
 /// Bytes that the stage takes at most, in so many bands, but for what backward keeps.
@@ -248,7 +248,7 @@ at::Tensor Bands::joined() const {
   for (int64_t rank = 0; rank < ranks.size(); ++rank) {
     parts.push_back(by_channel(all[rank]).narrow(kRowsDim, 0, counts[static_cast<size_t>(rank)]));
   }
-  return at::cat(parts, kRowsDim);
+  return ops::cat_places(parts, kRowsDim);
 }
 
 int64_t Bands::group_elements(int64_t groups) const {

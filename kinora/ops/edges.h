@@ -24,4 +24,11 @@ namespace kinora::ops {
     const at::Tensor& x, int64_t frames, const std::vector<std::array<int64_t, 2>>& left_out,
     const std::vector<std::array<int64_t, 2>>& edges);
 
+/// at::cat(parts, dim) of images or clips along a dim of places. Where all have their channels side
+/// by side, also as rows of larger ones, and nobody wants gradients, in vectors of 16 bytes: what
+/// is not contiguous libtorch copies element by element.
+[[nodiscard]] at::Tensor cat_places(const std::vector<at::Tensor>& parts, int64_t dim);
+/// x.contiguous(channels_last), likewise.
+[[nodiscard]] at::Tensor packed_places(const at::Tensor& x);
+
 }  // namespace kinora::ops

@@ -2,6 +2,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/replication_pad3d.h>
 #include <ATen/ops/upsample_nearest3d.h>
 #include <gtest/gtest.h>
@@ -67,6 +68,27 @@ TEST_P(EdgesTest, PlacesRepeatWithEdgesAroundAWindow) {
     EXPECT_TRUE(got.equal(expected));
     EXPECT_LT((gradient(x, got) - gradient(y, expected)).abs().max().item<double>(), 1e-5);
   }
+}
+
+// Rows of larger clips, whose channels make whole vectors or do not; two dims of which are one.
+TEST_P(EdgesTest, RowsAreJoinedAndPackedAsTheyAre) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t channels : {3, 8, 16}) {
+      const at::Tensor x = normal({1, channels, 2, 7, 6}, 1).to(type).contiguous(GetParam());
+      const at::Tensor y = normal({1, channels, 2, 1, 6}, 2).to(type).contiguous(GetParam());
+      const std::vector<at::Tensor> parts = {x.narrow(3, 1, 2), y, x.narrow(3, 4, 3)};
+      EXPECT_TRUE(cat_places(parts, -2).equal(at::cat(parts, -2)));
+      EXPECT_TRUE(cat_places({x, x}, 2).equal(at::cat({x, x}, 2)));
+      const at::Tensor packed = packed_places(parts[0]);
+      EXPECT_TRUE(packed.equal(parts[0]));
+      EXPECT_TRUE(packed.is_contiguous(at::MemoryFormat::ChannelsLast3d));
+      if (GetParam() == at::MemoryFormat::ChannelsLast3d) {
+        EXPECT_TRUE(cat_places(parts, 3).is_contiguous(GetParam()));
+      }
+    }
+  }
+  const at::Tensor x = normal({1, 8, 2, 7, 6}, 1).contiguous(GetParam()).requires_grad_(true);
+  EXPECT_TRUE(cat_places({x.narrow(3, 0, 2), x}, 3).requires_grad());
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, EdgesTest,

@@ -10,6 +10,7 @@
 #include "kinora/core/error.h"
 #include "kinora/models/layers/band_layers.h"
 #include "kinora/ops/channel_norm.h"
+#include "kinora/ops/edges.h"
 
 namespace kinora::models {
 
@@ -74,7 +75,7 @@ at::Tensor BandNet::streamed(const at::Tensor& x, const StreamedPart& part) cons
       const at::Tensor seen = x.narrow(kRowsOfClip, given.from, given.to - given.from);
       int64_t frame = 0;
       for (const at::Tensor& piece : seen.split(part.frames, kPieceDim)) {
-        given.x = piece.contiguous(at::MemoryFormat::ChannelsLast3d);
+        given.x = ops::packed_places(piece);
         std::optional<ClipWindow> window = given;
         given.x = at::Tensor();
         for (size_t i = part.first; i < part.last && window; ++i) {

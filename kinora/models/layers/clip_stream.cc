@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kinora/core/error.h"
+#include "kinora/ops/edges.h"
 
 namespace kinora::models {
 namespace {
@@ -17,7 +18,7 @@ constexpr int64_t kRows = 3;
 at::Tensor ClipWindow::part(int64_t first, int64_t last) const {
   KINORA_CHECK(from <= first && last <= to, kInternal, "[clip_stream] rows ", first, " to ", last,
                " are asked of a window of rows ", from, " to ", to);
-  return x.narrow(kRows, first - from, last - first).contiguous(at::MemoryFormat::ChannelsLast3d);
+  return ops::packed_places(x.narrow(kRows, first - from, last - first));
 }
 
 ClipWindow ClipWindow::seen(int64_t around) const {
