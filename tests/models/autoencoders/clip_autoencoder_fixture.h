@@ -67,6 +67,19 @@ inline void expect_same_in_pieces(Autoencoder& model, int64_t budget,
   expect_same_outcome(outcome(model, "pieces", shape, function), expected, 2e-6);
 }
 
+/// What latents of these shapes become without gradients, where layers compute in other ways, must
+/// be what they become with.
+inline void expect_same_without_gradients(Autoencoder& model,
+                                          const std::vector<std::vector<int64_t>>& shapes) {
+  set_formula_weights(model, at::kDouble);
+  for (const std::vector<int64_t>& shape : shapes) {
+    const at::Tensor latents = formula_values("z", shape).to(at::kDouble);
+    const at::Tensor expected = model.decode(latents).detach();
+    const at::NoGradGuard no_grad;
+    EXPECT_LT(relative_error(model.decode(latents), expected), 1e-12) << latents.sizes();
+  }
+}
+
 /// The same in the smallest pieces that there are, in host memory: with the least budget that
 /// planning admits.
 inline void expect_same_in_all_pieces(Autoencoder& model, const TensorFunction& function,

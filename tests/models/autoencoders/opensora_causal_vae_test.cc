@@ -33,6 +33,11 @@ TEST(OpenSoraCausalVaeTest, EqualsTheReferenceAndItsGradients) {
   expect_image(fixture, "decode_image", model, {1, 2, 1, 2, 3});
 }
 
+TEST(OpenSoraCausalVaeTest, DecodesWithoutGradientsAsWithThem) {
+  OpenSoraCausalVae model(small_causal());
+  expect_same_without_gradients(model, {{2, 2, 1, 3, 4}, {2, 2, 3, 3, 4}, {2, 2, 5, 3, 4}});
+}
+
 TEST(OpenSoraCausalVaeTest, PiecesAreTheWhole) {
   OpenSoraCausalVae model(small_causal());
   for (const int64_t latents : {1, 3, 5}) {  // an image, a chunk, two

@@ -57,6 +57,13 @@ TEST(WanVaeTest, TheResidualOneEqualsDiffusersAndItsGradients) {
   expect_image(fixture, "decode_image", model, {1, 2, 1, 2, 3});
 }
 
+TEST(WanVaeTest, DecodesWithoutGradientsAsWithThem) {
+  WanVae model(small());
+  expect_same_without_gradients(model, {{2, 2, 1, 3, 4}, {2, 2, 4, 3, 4}});
+  WanVae other(residual());
+  expect_same_without_gradients(other, {{2, 2, 1, 3, 4}, {2, 2, 4, 3, 4}});
+}
+
 TEST(WanVaeTest, BandsOfRowsOfTheResidualOneAreTheWhole) {
   WanVae model(residual());
   expect_same_in_all_pieces(model, [&](const at::Tensor& x) { return model.decode(x); },
