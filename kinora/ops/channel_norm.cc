@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -114,21 +113,14 @@ at::Tensor channel_affine_with_edges(const at::Tensor& x, const at::Tensor& scal
   KINORA_CHECK(x.dim() == 5 && counts.size() == 3, kShape,
                "[channel_affine] edges are of clips [B, C, T, H, W], got ", x.sizes(), " and ",
                counts.size(), " dims");
-  kernels::ChannelEdges edges;
-  std::vector<int64_t> sizes = x.sizes().vec();
-  for (size_t d = 0; d < counts.size(); ++d) {
-    edges.sizes[d] = x.size(static_cast<int64_t>(d) + 2);
-    edges.before[d] = counts[d][0];
-    edges.after[d] = counts[d][1];
-    sizes[d + 2] = edges.size(static_cast<int>(d));
-  }
-  constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
+  const kernels::ChannelEdges edges = cuda::edges_of(x, counts);
   if (wants_gradients(x, scale, shift) || !takes_channel_kernel(x) ||
-      edges.out_places() > kMostPlaces || (before.defined() && x.size(0) > 1)) {
+      edges.out_places() > cuda::kMostPlaces || (before.defined() && x.size(0) > 1)) {
     const at::Tensor made = repeat_edges(channel_affine(x, scale, shift, silu), counts);
     return before.defined() ? at::cat({before, made}, kFramesDim) : made;
   }
   const int64_t earlier = before.defined() ? before.size(kFramesDim) : 0;
+  std::vector<int64_t> sizes = cuda::sizes_with(edges, x);
   const int64_t frames = sizes[kFramesDim];
   sizes[kFramesDim] += earlier;
   at::Tensor out = at::empty(sizes, x.options().memory_format(channels_last(x)));

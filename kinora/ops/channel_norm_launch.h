@@ -2,11 +2,37 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
 #include "kinora/kernels/channel_norm.h"
 
 /// The launchers of kernels/cuda/channel_norm.h on tensors and torch's current stream, for
 /// channel_norm.cc, convolution.cc and edges.cc only. no_channel_norm_launch.cc in CPU-only builds.
 namespace kinora::ops::cuda {
+
+/// What kernels that look up places take of an image or clip of the result.
+inline constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
+
+/// A clip [B, C, T, H, W] whose edges come again, `counts` of T, H and W.
+[[nodiscard]] inline kernels::ChannelEdges edges_of(
+    const at::Tensor& clip, const std::vector<std::array<int64_t, 2>>& counts) {
+  kernels::ChannelEdges edges;
+  for (size_t d = 0; d < counts.size(); ++d) {
+    edges.sizes[d] = clip.size(static_cast<int64_t>(d) + 2);
+    edges.before[d] = counts[d][0];
+    edges.after[d] = counts[d][1];
+  }
+  return edges;
+}
+
+/// The clip's sizes then.
+[[nodiscard]] inline std::vector<int64_t> sizes_with(const kernels::ChannelEdges& edges,
+                                                     const at::Tensor& clip) {
+  return {clip.size(0), clip.size(1), edges.size(0), edges.size(1), edges.size(2)};
+}
 
 /// Whether there is a kernel for x, [B, C, spatial...] with channels side by side.
 [[nodiscard]] bool channel_norm_takes(const at::Tensor& x);

@@ -14,7 +14,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -331,9 +330,8 @@ at::Tensor convolve_doubled_clip(const at::Tensor& x, const at::Tensor& weight,
   at::Tensor out =
       at::empty({x.size(0), channels, sizes.out_frames(), 2 * sizes.rows, 2 * sizes.columns},
                 phases.options().memory_format(at::MemoryFormat::ChannelsLast3d));
-  constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
   if (out.is_cuda() && out.numel() > 0 && is_channels_last(phases) &&
-      cuda::channel_norm_takes(out) && out.numel() / x.size(0) / channels <= kMostPlaces) {
+      cuda::channel_norm_takes(out) && out.numel() / x.size(0) / channels <= cuda::kMostPlaces) {
     cuda::channel_phases(sizes, phases, bias, out);
     return out;
   }

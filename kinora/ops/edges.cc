@@ -6,7 +6,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <bit>
-#include <limits>
 #include <optional>
 
 #include "kinora/core/error.h"
@@ -164,23 +163,18 @@ at::Tensor repeat_places_with_edges(const at::Tensor& x, int64_t frames, const C
                "[repeat_places] x must be a clip [B, C, T, H, W], with three dims left out and "
                "with edges, got ",
                x.sizes(), ", ", left_out.size(), " and ", edges.size());
-  kernels::ChannelEdges repeated;
-  std::vector<int64_t> sizes = x.sizes().vec();
+  kernels::ChannelEdges repeated = cuda::edges_of(x, edges);
   for (size_t d = 0; d < kDims; ++d) {
-    repeated.sizes[d] = x.size(static_cast<int64_t>(d) + 2);
-    repeated.before[d] = edges[d][0];
-    repeated.after[d] = edges[d][1];
     repeated.doublings[d] = d == 0 ? std::countr_zero(static_cast<uint64_t>(frames)) : 1;
     repeated.left_out[d][0] = left_out[d][0];
     repeated.left_out[d][1] = left_out[d][1];
-    sizes[d + 2] = repeated.size(static_cast<int>(d));
   }
-  constexpr int64_t kMostPlaces = std::numeric_limits<int32_t>::max();
   const bool wants_gradients = at::GradMode::is_enabled() && x.requires_grad();
   if (!wants_gradients && x.is_cuda() && x.numel() > 0 && is_channels_last(x) &&
       cuda::channel_norm_takes(x) && std::has_single_bit(static_cast<uint64_t>(frames)) &&
-      repeated.out_places() <= kMostPlaces) {
-    at::Tensor out = at::empty(sizes, x.options().memory_format(channels_last(x)));
+      repeated.out_places() <= cuda::kMostPlaces) {
+    at::Tensor out =
+        at::empty(cuda::sizes_with(repeated, x), x.options().memory_format(channels_last(x)));
     cuda::channel_repeat(x, repeated, out);
     return out;
   }

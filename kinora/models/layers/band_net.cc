@@ -56,36 +56,24 @@ at::Tensor BandNet::forward(const at::Tensor& x, const nn::BandLimits& limits) c
 at::Tensor BandNet::streamed(const at::Tensor& x, const StreamedPart& part) const {
   const int64_t rows = x.size(kRowsOfClip);
   const int64_t around = rows_around(part);
-  ClipSize size = clip_size(x);
-  std::vector<nn::BandNeed> ignored;
-  for (size_t i = part.first; i < part.last; ++i) {
-    size = layers_[i]->plan(size, &ignored);
-  }
+  const ClipSize size = size_behind(clip_size(x), part.first, part.last);
+  const at::Tensor made =
+      at::empty({size.batch, size.channels, size.frames, size.rows, size.columns},
+                x.options().memory_format(at::MemoryFormat::ChannelsLast3d));
   ClipStream stream(rows);
-  at::Tensor made;
-  const auto pass = [&] {
+  do {
     for (int64_t band = 0; band < part.bands; ++band) {
       const int64_t begin = rows * band / part.bands;
       const int64_t end = rows * (band + 1) / part.bands;
       stream.begin_band(begin, end);
-      ClipWindow given{.x = {},
-                       .from = std::max<int64_t>(0, begin - around),
-                       .to = std::min(rows, end + around),
-                       .rows = rows};
-      const at::Tensor seen = x.narrow(kRowsOfClip, given.from, given.to - given.from);
-      int64_t frame = 0;
-      for (const at::Tensor& piece : seen.split(part.frames, kPieceDim)) {
-        given.x = ops::packed_places(piece);
-        std::optional<ClipWindow> window = given;
-        given.x = at::Tensor();
-        for (size_t i = part.first; i < part.last && window; ++i) {
-          window = layers_[i]->stream(std::move(*window), stream);
-        }
+      const int64_t from = std::max<int64_t>(0, begin - around);
+      const int64_t to = std::min(rows, end + around);
+      int64_t frame = 0;  // of the result
+      for (const at::Tensor& piece :
+           x.narrow(kRowsOfClip, from, to - from).split(part.frames, kPieceDim)) {
+        const std::optional<ClipWindow> window = through(
+            part, {.x = ops::packed_places(piece), .from = from, .to = to, .rows = rows}, stream);
         if (window) {
-          if (!made.defined()) {
-            made = at::empty({size.batch, size.channels, size.frames, size.rows, size.columns},
-                             x.options().memory_format(at::MemoryFormat::ChannelsLast3d));
-          }
           const auto [first, last] = stream.own_rows(window->rows);
           const int64_t frames = window->x.size(kPieceDim);
           made.narrow(kPieceDim, frame, frames)
@@ -96,11 +84,25 @@ at::Tensor BandNet::streamed(const at::Tensor& x, const StreamedPart& part) cons
         stream.next_piece();
       }
     }
-  };
-  do {
-    pass();
   } while (stream.end_pass());
   return made;
+}
+
+std::optional<ClipWindow> BandNet::through(const StreamedPart& part, ClipWindow window,
+                                           ClipStream& stream) const {
+  std::optional<ClipWindow> result = std::move(window);
+  for (size_t i = part.first; i < part.last && result; ++i) {
+    result = layers_[i]->stream(std::move(*result), stream);
+  }
+  return result;
+}
+
+ClipSize BandNet::size_behind(ClipSize size, size_t first, size_t last) const {
+  std::vector<nn::BandNeed> ignored;
+  for (size_t i = first; i < last; ++i) {
+    size = layers_[i]->plan(size, &ignored);
+  }
+  return size;
 }
 
 int64_t BandNet::rows_around(const StreamedPart& part) const {
@@ -115,8 +117,6 @@ bool BandNet::fits(const ClipSize& in, const StreamedPart& part, int64_t bytes) 
   ClipSize window = in;
   window.rows = std::min(in.rows, (in.rows + part.bands - 1) / part.bands + 2 * rows_around(part));
   window.frames = std::min(in.frames, part.frames);
-  ClipSize whole = in;
-  std::vector<nn::BandNeed> ignored;
   int64_t remembered = 0;
   int64_t most = 0;
   for (size_t i = part.first; i < part.last; ++i) {
@@ -127,9 +127,9 @@ bool BandNet::fits(const ClipSize& in, const StreamedPart& part, int64_t bytes) 
     for (const nn::BandNeed& need : needs) {  // and once more behind what is remembered
       most = std::max(most, need.stored + need.work + std::max(given, window.bytes()));
     }
-    whole = layers_[i]->plan(whole, &ignored);
   }
-  return in.bytes() + whole.bytes() + remembered + most <= bytes;
+  const int64_t made = size_behind(in, part.first, part.last).bytes();
+  return in.bytes() + made + remembered + most <= bytes;
 }
 
 std::vector<BandNet::StreamedPart> BandNet::streamed_parts(const ClipSize& in, size_t first,

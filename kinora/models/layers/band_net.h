@@ -128,6 +128,11 @@ class BandNet : public nn::Module {
   [[nodiscard]] bool fits(const ClipSize& in, const StreamedPart& part, int64_t bytes) const;
   [[nodiscard]] int64_t rows_around(const StreamedPart& part) const;
   [[nodiscard]] at::Tensor streamed(const at::Tensor& x, const StreamedPart& part) const;
+  /// What the part's layers make of a window; nothing where one of them does.
+  [[nodiscard]] std::optional<ClipWindow> through(const StreamedPart& part, ClipWindow window,
+                                                  ClipStream& stream) const;
+  /// What layers [first, last) make of such an activation.
+  [[nodiscard]] ClipSize size_behind(ClipSize size, size_t first, size_t last) const;
 
   /// Of the first `count` layers.
   [[nodiscard]] nn::BandStage stage(const ClipSize& in, size_t count) const;

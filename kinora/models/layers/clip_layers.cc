@@ -17,6 +17,16 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kFramesDim = 2;
 
+/// Of T, H and W.
+const std::vector<nn::Padding> kNoEdges(3, nn::Padding{0, 0});
+
+/// x with its edges again, behind `earlier` frames that have them, where that is defined.
+at::Tensor with_edges(const at::Tensor& x, const std::vector<nn::Padding>& edges,
+                      const at::Tensor& earlier) {
+  const at::Tensor seen = ops::repeat_edges(x, edges);
+  return earlier.defined() ? at::cat({earlier, seen}, kFramesDim) : seen;
+}
+
 nn::Conv make_conv(int64_t in_channels, int64_t out_channels, const ClipKernel& kernel) {
   const int first = kernel.of_images ? 1 : 0;  // of the dims that weights have
   return nn::Conv({.in_channels = in_channels,
@@ -49,8 +59,7 @@ nn::Padding ClipConv::beside() const {
 }
 
 ClipConv::Around ClipConv::around(const nn::Padding& missing_rows) const {
-  const std::vector<nn::Padding> none(3, nn::Padding{0, 0});
-  Around result{none, {kernel_.time, missing_rows, beside()}};
+  Around result{kNoEdges, {kernel_.time, missing_rows, beside()}};
   if (kernel_.edges == Edges::kRepeat) {
     std::swap(result.again, result.zeros);
   } else if (kernel_.edges == Edges::kRepeatFrames) {
@@ -103,9 +112,8 @@ at::Tensor ClipConv::forward_repeated(const nn::Rows& x, int64_t frames, int64_t
   const auto large = [&](const std::vector<nn::Padding>& edges) {
     return ops::repeat_places_with_edges(x.x, frames, left_out, edges);
   };
-  const std::vector<nn::Padding> none(3, nn::Padding{0, 0});
   if (kernel_.of_images) {
-    return forward({large(none), x.missing});
+    return forward({large(kNoEdges), x.missing});
   }
   if (doubles(frames) && !at::GradMode::is_enabled()) {
     const at::Tensor seen =
@@ -135,16 +143,14 @@ ClipWindow ClipConv::stream(const ClipWindow& x, ClipStream& stream, const nn::G
   const at::Tensor earlier = stream.earlier(this);
   at::Tensor in;
   if (norm == nullptr) {
-    in = ops::repeat_edges(x.x, edges);
-    in = earlier.defined() ? at::cat({earlier, in}, kFramesDim) : in;
+    in = with_edges(x.x, edges, earlier);
   } else {
     const ClipStream::Sums of_all = stream.sums_of(*norm, x).value();
     in = norm->apply_silu_with_edges(x.x, of_all.sums, of_all.elements, edges, earlier);
   }
   stream.remember(this, in, kernel_.time[0]);
-  const std::vector<nn::Padding> none(3, nn::Padding{0, 0});
-  result.x = plus == nullptr ? conv_.forward(in, none)
-                             : conv_.forward_plus(in, none, plus->part(result.from, result.to));
+  result.x = plus == nullptr ? conv_.forward(in, kNoEdges)
+                             : conv_.forward_plus(in, kNoEdges, plus->part(result.from, result.to));
   return result;
 }
 
@@ -155,10 +161,8 @@ ClipWindow ClipConv::stream_repeated(const ClipWindow& x, int64_t frames,
   result.to *= 2;
   result.rows *= 2;
   const int64_t before = kernel_.time[0] / frames;
-  const at::Tensor earlier = stream.earlier(this);
-  at::Tensor seen =
-      ops::repeat_edges(x.x, {{stream.begins() ? before : 0, 0}, x.missing(1), beside()});
-  seen = earlier.defined() ? at::cat({earlier, seen}, kFramesDim) : seen;
+  const at::Tensor seen = with_edges(
+      x.x, {{stream.begins() ? before : 0, 0}, x.missing(1), beside()}, stream.earlier(this));
   stream.remember(this, seen, before);
   result.x = conv_.forward_doubled_clip(seen, frames, stream.begins() ? frames - 1 : 0);
   return result;
