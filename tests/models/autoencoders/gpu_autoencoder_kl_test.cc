@@ -1,57 +1,18 @@
-#include <ATen/Context.h>
-#include <ATen/DeviceAccelerator.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <iostream>
-#include <utility>
 
 #include "kinora/core/cuda.h"
-#include "kinora/device/device.h"
 #include "kinora/models/autoencoders/autoencoder_kl.h"
-#include "tests/models/formula_values.h"
+#include "tests/models/autoencoders/gpu_autoencoder.h"
 
 namespace kinora::models {
 namespace gpu_autoencoder_kl_test {
 
-class GpuAutoencoderKlTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda_available()) {
-      GTEST_SKIP() << "no GPU: " << cuda_unavailable_reason();
-    }
-    at::globalContext().setAllowTF32CuDNN(false);  // errors of bands alone are looked for
-  }
-  void TearDown() override { at::globalContext().setAllowTF32CuDNN(true); }
-};
-
-void move_to_gpu(AutoencoderKl& model, at::ScalarType type) {
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    const at::Tensor value = formula_weight(path, parameter->shape).to(at::kCUDA, type);
-    parameter->value =  // as open_autoencoder() lays them out
-        value.dim() == 4 ? value.contiguous(at::MemoryFormat::ChannelsLast) : value;
-  }
-}
-
-double largest_relative(const at::Tensor& got, const at::Tensor& expected) {
-  return ((got - expected).abs().max() / expected.abs().max()).item<double>();
-}
-
-/// What `decode` gives, and the bytes that it takes at most besides what is there.
-template <typename Decode>
-std::pair<at::Tensor, int64_t> with_peak(const Decode& decode) {
-  const at::Device device(at::kCUDA, 0);
-  device::synchronize(device);
-  at::accelerator::emptyCache();
-  at::accelerator::resetPeakStats(0);
-  const int64_t before = device::peak_memory(device);
-  const at::Tensor result = decode();
-  device::synchronize(device);
-  return {result, device::peak_memory(device) - before};
-}
+using GpuAutoencoderKlTest = GpuAutoencoderTest;
 
 TEST_F(GpuAutoencoderKlTest, BudgetsAreKeptAndChangeNothingElse) {
   AutoencoderKl model({.block_out_channels = {64, 64, 128, 128}});

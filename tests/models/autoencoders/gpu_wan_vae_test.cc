@@ -1,41 +1,18 @@
-#include <ATen/Context.h>
-#include <ATen/TensorOperators.h>
+#include "kinora/models/autoencoders/wan_vae.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "kinora/core/cuda.h"
-#include "kinora/models/autoencoders/wan_vae.h"
 #include "tests/error_of.h"
-#include "tests/models/formula_values.h"
+#include "tests/models/autoencoders/gpu_autoencoder.h"
 
 namespace kinora::models {
 namespace gpu_wan_vae_test {
 
-class GpuWanVaeTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda_available()) {
-      GTEST_SKIP() << "no GPU: " << cuda_unavailable_reason();
-    }
-    at::globalContext().setAllowTF32CuDNN(false);
-  }
-  void TearDown() override { at::globalContext().setAllowTF32CuDNN(true); }
-};
-
-void move_to(WanVae& model, at::Device device, at::ScalarType type) {
-  for (const auto& [path, parameter] : model.named_parameters()) {
-    const at::Tensor value = formula_weight(path, parameter->shape).to(device, type);
-    parameter->value =  // as open_autoencoder() lays them out
-        value.dim() == 5 ? value.contiguous(at::MemoryFormat::ChannelsLast3d) : value;
-  }
-}
-
-double largest_relative(const at::Tensor& got, const at::Tensor& expected) {
-  return ((got.cpu() - expected).abs().max() / expected.abs().max()).item<double>();
-}
+using GpuWanVaeTest = GpuAutoencoderTest;
 
 // Its norms are kernels of ours there, and pieces of frames and bands of rows begin with what they
 // remember.
@@ -47,11 +24,11 @@ TEST_F(GpuWanVaeTest, DecodesAsTheCpuDoesInPiecesToo) {
                 .latents_mean = {0.0, 0.5, -0.5, 0.25},
                 .latents_std = {1.0, 2.0, 0.5, 1.0}});
   const at::Tensor latents = at::randn({1, 4, 5, 6, 4});
-  move_to(model, at::kCPU, at::kFloat);
+  place_weights(model, at::kCPU, at::kFloat);
   const at::Tensor expected = model.decode(latents);
   const at::Tensor given = latents.to(at::kCUDA);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    move_to(model, at::Device(at::kCUDA, 0), type);
+    move_to_gpu(model, type);
     const double tolerance = type == at::kFloat ? 1e-4 : 0.05;
     model.set_memory_budget(1);
     const std::string error = error_of(ErrorKind::kConfig, [&] { (void)model.decode(given); });
@@ -60,7 +37,7 @@ TEST_F(GpuWanVaeTest, DecodesAsTheCpuDoesInPiecesToo) {
     const int64_t least = std::stoll(error.substr(error.find(hint) + hint.size()));
     for (const int64_t budget : {int64_t{0}, 16 * least, 4 * least, least}) {
       model.set_memory_budget(budget);
-      EXPECT_LT(largest_relative(model.decode(given), expected), tolerance) << budget;
+      EXPECT_LT(largest_relative(model.decode(given).cpu(), expected), tolerance) << budget;
     }
   }
 }
