@@ -56,6 +56,12 @@ OFFLOADED = [  # a recipe and its overrides
 ]
 
 
+def offloaded(text: str, disk: str) -> tuple[pathlib.Path, list[str], str]:
+    """A recipe, its overrides and a title of an entry of OFFLOADED."""
+    recipe, *overrides = shlex.split(text.replace("=DISK", f"={disk}"))
+    return ROOT / "configs" / f"{recipe}.yaml", overrides, text.replace(f" {CACHED}", "")
+
+
 def output(command: list[str]) -> str:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -103,11 +109,7 @@ def main() -> int:
         recipes = [recipe for recipe in recipes if recipe.stem.startswith("demo")]
     works = [(recipe, [], recipe.stem) for recipe in recipes]
     if arguments.offload:
-        works = []
-        for text in OFFLOADED[arguments.first - 1:]:
-            recipe, *overrides = shlex.split(text.replace("=DISK", f"={arguments.disk}"))
-            works.append((ROOT / "configs" / f"{recipe}.yaml", overrides,
-                          text.replace(f" {CACHED}", "")))
+        works = [offloaded(text, arguments.disk) for text in OFFLOADED[arguments.first - 1:]]
 
     worst = 0.0
     print("| recipe | planned, MiB | measured, MiB | ratio |\n|---|---|---|---|")

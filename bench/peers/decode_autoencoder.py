@@ -7,7 +7,8 @@ Wants torch and diffusers.
 
 `--kind image` is AutoencoderKL at Stable Diffusion's sizes; `hunyuan` and `wan` are those of clips, of
 which --frames counts latent frames and the decoder is what is compiled. `--save FOLDER` writes it, for
-`kinora bench decode --autoencoder FOLDER`, and ends. Prints one line of JSON a measurement: ms for a batch, the median of five blocks.
+`kinora bench decode --autoencoder FOLDER`, and ends. Prints one line of JSON a measurement: ms for a
+batch, the median of --blocks blocks.
 """
 
 import argparse
@@ -18,8 +19,6 @@ import torch
 import measure
 
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-
 KINDS = {
     "image": lambda: diffusers.AutoencoderKL(
         block_out_channels=[128, 256, 512, 512], layers_per_block=2,
