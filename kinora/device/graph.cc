@@ -28,6 +28,18 @@ void end_unfinished(at::cuda::CUDAGraph& graph) {
   graph.reset();
 }
 
+/// A record() of this thread.
+class Recording {
+ public:
+  static thread_local bool is_on;
+
+  Recording() { is_on = true; }
+  ~Recording() { is_on = false; }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+};
+thread_local bool Recording::is_on = false;
+
 }  // namespace
 
 int64_t reserved_by(const std::function<void()>& work) {
@@ -76,7 +88,10 @@ void Graph::record(const std::function<void()>& work, GraphPool* pool) {
       const at::cuda::MempoolId_t memory =
           pool != nullptr ? pool->impl_->id : at::cuda::MempoolId_t{0, 0};
       impl_->graph.capture_begin(memory, cudaStreamCaptureModeThreadLocal);
-      work();
+      {
+        const Recording recording;
+        work();
+      }
       impl_->graph.capture_end();
     } catch (const c10::OutOfMemoryError& error) {
       end_unfinished(impl_->graph);
@@ -91,6 +106,10 @@ void Graph::record(const std::function<void()>& work, GraphPool* pool) {
   if (pool != nullptr) {
     pool->impl_->bytes += bytes;
   }
+}
+
+bool Graph::is_recording() {
+  return Recording::is_on;
 }
 
 bool Graph::is_recorded() const {

@@ -51,6 +51,8 @@ class Graph {
   void record(const std::function<void()>& work, GraphPool* pool = nullptr);
 
   [[nodiscard]] bool is_recorded() const;
+  /// Whether this thread is inside of a record(): values on the device cannot be read.
+  [[nodiscard]] static bool is_recording();
 
   /// Enqueues the recorded work on the current stream.
   void replay();

@@ -30,6 +30,10 @@ void Graph::record(const std::function<void()>& /*work*/, GraphPool* /*pool*/) {
   KINORA_UNREACHABLE("[graph] this build has no GPU support");
 }
 
+bool Graph::is_recording() {
+  return false;
+}
+
 bool Graph::is_recorded() const {
   return false;
 }

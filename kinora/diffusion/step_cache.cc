@@ -10,6 +10,8 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
+#include "kinora/device/dry_run.h"
+#include "kinora/device/graph.h"
 
 namespace kinora::diffusion {
 namespace {
@@ -46,6 +48,17 @@ int64_t bytes_of(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void StepCacheDecisions::add(const Key& key, size_t count, bool reuses) {
+  std::vector<bool>& all = all_[key];
+  all.resize(count);
+  all.push_back(reuses);
+}
+
+bool StepCacheDecisions::find(const Key& key, size_t count) const {
+  const auto found = all_.find(key);
+  return found != all_.end() && count < found->second.size() && found->second[count];
+}
 
 std::string StepCacheUse::describe() const {
   std::ostringstream text;
@@ -106,7 +119,10 @@ void StepCache::end() {
 int64_t StepCache::bytes() const {
   int64_t sum = 0;
   for (const auto& [rows, state] : states_) {
-    sum += bytes_of(state.watched) + bytes_of(state.residual);
+    sum += bytes_of(state.watched);
+    for (const Computed& computed : state.computed) {
+      sum += bytes_of(computed.watched) + bytes_of(computed.residual);
+    }
     for (const ops::KeptResult& result : state.results) {
       sum += bytes_of(result.streams[0]) + bytes_of(result.streams[1]);
     }
@@ -127,9 +143,9 @@ bool StepCache::is_in_interval() const {
   return moment_.level >= low && moment_.level <= high;
 }
 
-double StepCache::change(const at::Tensor& watched, const Combine& add_up) const {
-  const at::Tensor sums =
-      at::stack({magnitude(watched - state_->watched), magnitude(state_->watched)});
+double StepCache::change(const at::Tensor& watched, const at::Tensor& before,
+                         const Combine& add_up) const {
+  const at::Tensor sums = at::stack({magnitude(watched - before), magnitude(before)});
   add_up(sums);
   const at::Tensor greatest = (sums[0] / sums[1]).max();
   if (greatest_) {
@@ -138,26 +154,68 @@ double StepCache::change(const at::Tensor& watched, const Combine& add_up) const
   return greatest.item<double>();
 }
 
+at::Tensor StepCache::forecast(at::Tensor Computed::*member) const {
+  const std::deque<Computed>& computed = state_->computed;
+  if (computed.size() == 1) {
+    return computed.front().*member;
+  }
+  at::Tensor sum;
+  for (const Computed& one : computed) {
+    double share = 1.0;  // Lagrange's form of the polynomial through all of them
+    for (const Computed& other : computed) {
+      if (&other != &one) {
+        share *= (moment_.level - other.level) / (one.level - other.level);
+      }
+    }
+    sum = sum.defined() ? sum.add_(one.*member, share) : one.*member * share;
+  }
+  return sum;
+}
+
+bool StepCache::is_alike(const at::Tensor& watched, const Combine& add_up) {
+  if (config_.kind == Kind::kFirstBlock) {
+    return change(watched, forecast(&Computed::watched), add_up) <= config_.threshold;
+  }
+  state_->sum += value_of(config_.polynomial, change(watched, state_->watched, add_up));
+  return state_->sum < config_.threshold;
+}
+
 bool StepCache::reuses(const at::Tensor& watched, const Combine& add_up) {
   State& state = *state_;
   const bool is_first_block = config_.kind == Kind::kFirstBlock;
+  const StepCacheDecisions::Key key(moment_.rows_kind, moment_.level);
+  const size_t count = decided_[key]++;
+  const bool may =
+      !state.computed.empty() && is_in_interval() && (is_first_block || !moment_.is_last);
   bool reuses = false;
-  if (state.residual.defined() && is_in_interval() && (is_first_block || !moment_.is_last)) {
-    const double now = change(watched, add_up);
-    if (is_first_block) {
-      reuses = now <= config_.threshold;
-    } else {
-      state.sum += value_of(config_.polynomial, now);
-      reuses = state.sum < config_.threshold;
-    }
+  if (device::Graph::is_recording() || device::in_dry_run()) {
+    reuses = may && use_.decisions.find(key, count);
+  } else {
+    reuses = may && is_alike(watched, add_up);
+    use_.decisions.add(key, count, reuses);
+  }
+  if (!is_first_block) {
+    state.watched = watched;
   }
   if (!reuses) {
     state.sum = 0.0;
-  }
-  if (!reuses || !is_first_block) {
-    state.watched = watched;
+    std::erase_if(state.computed,
+                  [this](const Computed& one) { return one.level == moment_.level; });
+    state.computed.push_back(
+        {.level = moment_.level, .watched = is_first_block ? watched : at::Tensor()});
+    if (static_cast<int64_t>(state.computed.size()) > config_.order + 1) {
+      state.computed.pop_front();
+    }
   }
   return reuses;
+}
+
+at::Tensor StepCache::residual() const {
+  return forecast(&Computed::residual);
+}
+
+void StepCache::keep(at::Tensor residual) {
+  state_->computed.back().residual = std::move(residual);
 }
 
 void StepCache::count_blocks(int64_t all, int64_t left_out) {

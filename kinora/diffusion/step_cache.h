@@ -28,10 +28,14 @@ struct StepCacheConfig {
   };
 
   Kind kind = Kind::kNone;
-  /// kFirstBlock: relative change of the first block's residual since all blocks were computed, up
-  /// to which the others are not. kTea: sum of the changes of what it reads, from which on they
-  /// are. 0: nothing is left out.
+  /// kFirstBlock: by how much of it the first block's residual may differ from what stands for it,
+  /// as `order` says, while the other blocks are not computed. kTea: sum of the changes of what it
+  /// reads, from which on they are. 0: nothing is left out.
   double threshold = 0.1;
+  /// kFirstBlock and kTea: what was computed goes on as a polynomial of this degree in the noise
+  /// level, through as many evaluations and one (Liu et al. 2025, "From reusing to forecasting:
+  /// TaylorSeers"). 0: it stays as it was last.
+  int64_t order = 1;
   /// kTea: a polynomial that makes of a change what is summed, highest power first; empty: x.
   std::vector<double> polynomial = {};
   /// kPab: how far the noise level may be from where a result was computed, by ops::BranchKind; 0:
@@ -60,6 +64,22 @@ struct StepCacheConfig {
   }
 };
 
+/// What kFirstBlock and kTea decided in the last drawing that read its own numbers, for one that is
+/// recorded as a CUDA graph: that one decides alike.
+class StepCacheDecisions {
+ public:
+  /// Of an evaluation: what tells it from others of other conditions or levels.
+  using Key = std::pair<int64_t, double>;  // StepCache::Moment's rows_kind and level
+
+  /// Of the evaluation that is number `count` of its key in a drawing.
+  void add(const Key& key, size_t count, bool reuses);
+  /// False where nothing is known.
+  [[nodiscard]] bool find(const Key& key, size_t count) const;
+
+ private:
+  std::map<Key, std::vector<bool>> all_;
+};
+
 /// What was left out so far, in all drawings of a model.
 struct StepCacheUse {
   struct Count {
@@ -71,6 +91,7 @@ struct StepCacheUse {
   int64_t evaluations = 0;  ///< of runs with patches
   int64_t in_patches = 0;   ///< of them
   int64_t most_bytes = 0;   ///< that a batch kept at once
+  StepCacheDecisions decisions = {};
 
   /// "left out 400 of 1000 blocks (40 %), ..., and kept up to 12 MiB", "computed 24 of 25
   /// evaluations in patches, ..."; empty: nothing was asked.
@@ -112,10 +133,12 @@ class StepCache {
   }
   /// Whether what blocks added before stands for them now. watched [B, ...]: what the first block
   /// adds, or reads. add_up: sums numbers over the ranks that each have a part of every sample.
+  /// While a CUDA graph is recorded: as in the drawing before. In a dry run: false.
   [[nodiscard]] bool reuses(const at::Tensor& watched, const Combine& add_up);
-  /// What they added.
-  [[nodiscard]] const at::Tensor& residual() const { return state_->residual; }
-  void keep(at::Tensor residual) { state_->residual = std::move(residual); }
+  /// What stands for what they would add.
+  [[nodiscard]] at::Tensor residual() const;
+  /// What they added; behind reuses(), where that was false.
+  void keep(at::Tensor residual);
   /// Of `all` blocks so many were not computed.
   void count_blocks(int64_t all, int64_t left_out);
 
@@ -139,9 +162,15 @@ class StepCache {
   [[nodiscard]] at::Tensor& keys_and_values(size_t use);
 
  private:
+  /// An evaluation that computed all blocks.
+  struct Computed {
+    double level;           // noise level
+    at::Tensor watched{};   // kFirstBlock
+    at::Tensor residual{};  // undefined: not yet
+  };
   struct State {
-    at::Tensor watched;
-    at::Tensor residual;
+    std::deque<Computed> computed;                                     // the newest is the last
+    at::Tensor watched;                                                // kTea: at the last step
     double sum = 0.0;                                                  // of changes
     std::array<std::optional<double>, ops::kBranchKinds> computed_at;  // noise level
     std::deque<ops::KeptResult> results;                               // their addresses stay
@@ -149,7 +178,13 @@ class StepCache {
   };
 
   [[nodiscard]] bool is_in_interval() const;
-  [[nodiscard]] double change(const at::Tensor& watched, const Combine& add_up) const;
+  /// Whether `watched` changed so little.
+  [[nodiscard]] bool is_alike(const at::Tensor& watched, const Combine& add_up);
+  /// The relative change of `watched` from `before`.
+  [[nodiscard]] double change(const at::Tensor& watched, const at::Tensor& before,
+                              const Combine& add_up) const;
+  /// A member of the evaluations that computed all blocks, as it goes on to this noise level.
+  [[nodiscard]] at::Tensor forecast(at::Tensor Computed::*member) const;
   [[nodiscard]] int64_t bytes() const;
 
   const StepCacheConfig& config_;
@@ -157,6 +192,7 @@ class StepCache {
   Combine greatest_;
   std::map<std::pair<int64_t, int64_t>, State> states_;  // by Moment::rows_kind and take_row()
   std::map<int64_t, int64_t> evaluations_;               // begun, by Moment::rows_kind
+  std::map<StepCacheDecisions::Key, size_t> decided_;    // how often
   State* state_ = nullptr;                               // of the pass
   Moment moment_;
   int64_t number_ = 0;                            // of the evaluation, among those with its rows

@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "kinora/core/text.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/device/free_memory.h"
+#include "kinora/diffusion/step_cache.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/optim/held_weights.h"
@@ -44,7 +46,16 @@ DrawingMemory drawing_memory(const ModelRecipe& recipe, const optim::HeldOptions
       model.model->prepare(at::zeros({std::max<int64_t>(steps, 1)}, fp32), conditions);
   const int64_t before = device::DryRun::live_bytes();
   device::DryRun::start_peak_anew();
-  (void)model.model->forward(at::zeros(shape, fp32), at::zeros({rows}, fp32), conditions);
+  const std::unique_ptr<diffusion::StepCache> cache = model.model->make_cache();
+  // So many evaluations as a step cache keeps, and the one that the first of them makes way for.
+  const int64_t evaluations = cache != nullptr ? recipe.sample.sampling.cache.order + 2 : 1;
+  for (int64_t i = 0; i < evaluations; ++i) {
+    if (cache != nullptr) {
+      cache->begin({.level = 1.0 - static_cast<double>(i) / static_cast<double>(evaluations)});
+    }
+    (void)model.model->forward(at::zeros(shape, fp32), at::zeros({rows}, fp32), conditions,
+                               {.cache = cache.get()});
+  }
   const int64_t evaluation = device::DryRun::peak_bytes() - before;
   // A graph's memory is its own, beside that of the evaluation before it was recorded.
   memory.beside =

@@ -147,13 +147,17 @@ OpenModel open_model(const fs::path& path, const LoadOptions& options) {
 
 /// Whether sampling can be recorded as a CUDA graph. kConfig where it must be and cannot.
 bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
-  const bool measures = recipe.sample.sampling.cache.measures();
-  const bool can = kernels != nullptr && kernels->can_be_recorded() && !measures;
+  // A graph repeats what another batch decided.
+  const bool decides_alone =
+      recipe.sample.sampling.cache.measures() && recipe.sample.sampling.batch_invariant;
+  const bool can = kernels != nullptr && kernels->can_be_recorded() && !decides_alone;
   KINORA_CHECK(recipe.kernels.graphs != ops::Switch::kOn || can, kConfig,
                "[sample] kernels.graphs is on, but sampling cannot be recorded: ",
-               measures ? "sample.cache first_block and tea decide at each step what to compute. "
-                          "Hint: sample.cache=pab, or kernels.graphs=off"
-                        : "it needs the fast path on a GPU with its kernels");
+               decides_alone
+                   ? "with sample.batch_invariant sample.cache first_block and tea decide "
+                     "for each sample what to compute. Hint: sample.cache=pab, or "
+                     "kernels.graphs=off"
+                   : "it needs the fast path on a GPU with its kernels");
   return can && recipe.kernels.graphs != ops::Switch::kOff;
 }
 
@@ -196,10 +200,10 @@ void set_path(TrainedModel& trained) {
   const diffusion::StepCacheConfig& cache = trained.recipe.sample.sampling.cache;
   trained.model->use_step_cache(cache);
   trained.graphs = records(trained.recipe, trained.kernels.get()) && trained.links == nullptr;
-  if (cache.measures() && trained.kernels != nullptr && trained.kernels->can_be_recorded()) {
+  if (cache.measures() && trained.graphs) {
     log_info(
-        "[sample] sample.cache decides at each step what to compute, so no CUDA graph is "
-        "recorded");
+        "[sample] sample.cache decides in the first batch which steps compute all blocks; the CUDA "
+        "graph of later batches repeats it (kernels.graphs=off: each decides)");
   }
 }
 

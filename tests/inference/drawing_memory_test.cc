@@ -54,5 +54,33 @@ TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
               HasSubstr("smaller --batch"));
 }
 
+// What a step cache keeps of DiT-XL/2's tokens: each time 16 x 256 x 1152 numbers of 2 or 4 bytes.
+TEST(DrawingMemoryTest, CountsWhatStepCachesKeep) {
+  using Kind = diffusion::StepCacheConfig::Kind;
+  ModelRecipe recipe;
+  recipe.model.name = "DiT-XL/2";
+  recipe.model.num_classes = 1000;
+  recipe.model.height = 32;
+  recipe.model.width = 32;
+  recipe.model.in_channels = 4;
+  recipe.model = models::resolved(recipe.model);
+  recipe.precision = Precision::kBf16;
+  const auto beside = [&recipe](Kind kind, int64_t order, int64_t patches = 1) {
+    recipe.sample.sampling.cache = {.kind = kind, .order = order, .patches = patches};
+    return drawing_memory(recipe, {}, 16).beside;
+  };
+  const int64_t without = beside(Kind::kNone, 1);
+  const int64_t graphs = 2;  // one evaluation before the recording, and the graph's own
+  const int64_t tokens = graphs * 16 * 256 * 1152 * 2;
+  for (const auto& [kind, watched] : {std::pair(Kind::kFirstBlock, 1), std::pair(Kind::kTea, 0)}) {
+    const int64_t last = beside(kind, 0);
+    EXPECT_GE(last - without, tokens);  // beside what an evaluation has anyway
+    EXPECT_GE(beside(kind, 1) - last, (1 + watched) * tokens);
+    EXPECT_LE(beside(kind, 1) - last, (1 + watched) * 3 * tokens);
+  }
+  EXPECT_GT(beside(Kind::kPab, 1), without + 10 * tokens) << "28 blocks of attention";
+  EXPECT_GT(beside(Kind::kNone, 1, 4), without + 10 * tokens) << "keys and values";
+}
+
 }  // namespace drawing_memory_test
 }  // namespace kinora::inference

@@ -101,12 +101,13 @@ TEST_F(DrawingTest, StepCachesGoByNoiseLevelsAndByRows) {
   EXPECT_EQ(by_rows.left_out, depth - 1);
 }
 
-TEST_F(DrawingTest, GraphsDoNotFitMeasuredStepCaches) {
+TEST_F(DrawingTest, GraphsDoNotRepeatWhatOtherSamplesDecided) {
   ModelRecipe recipe = trained_.recipe;
   recipe.kernels.graphs = ops::Switch::kOn;
   recipe.sample.sampling.cache = {.kind = diffusion::StepCacheConfig::Kind::kTea};
+  recipe.sample.sampling.batch_invariant = true;
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)initial_model(recipe, at::kCPU, 1); }),
-              HasSubstr("first_block and tea decide at each step what to compute"));
+              HasSubstr("first_block and tea decide for each sample what to compute"));
 }
 
 // What the pictures of several users have in common is the time that they take.

@@ -47,6 +47,28 @@ TEST_P(GpuSharedBatchesTest, EachIsAsAloneInEveryBitInBf16) {
   expect_as_alone(Precision::kBf16);
 }
 
+// The second batch records what the first decided, and so does the third, which replays it.
+TEST_P(GpuSharedBatchesTest, GraphsLeaveOutWhatTheFirstBatchDid) {
+  TrainedModel trained = tiny_model(family(), choose_device(DeviceChoice::kCuda), Precision::kBf16);
+  if (!trained.graphs || !trained.model->can_sample_in_fp8()) {
+    GTEST_SKIP() << "step caches are for transformers on the fast path";
+  }
+  using Kind = diffusion::StepCacheConfig::Kind;
+  for (const Kind kind : {Kind::kFirstBlock, Kind::kTea}) {
+    const auto draw = [&](bool graphs) {
+      trained.graphs = graphs;
+      trained.model->use_step_cache({.kind = kind, .threshold = 1e3});
+      Request request = requests_of_users(family()).front();
+      request.count = 3;
+      return Drawing(trained, {request}, {.batch = 1, .steps = 4}).draw();
+    };
+    const at::Tensor each = draw(false);
+    const at::Tensor recorded = draw(true);
+    EXPECT_GT(trained.model->step_cache_use().blocks.left_out, 0);
+    EXPECT_TRUE(at::equal(recorded, each));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, GpuSharedBatchesTest, testing::ValuesIn(family_keys()),
                          [](const auto& of) { return of.param; });
 

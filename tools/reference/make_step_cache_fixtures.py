@@ -75,7 +75,7 @@ def flux():
 
     def velocity(x, t):
         with model.cache_context("all"):
-            return make_mmdit_fixtures.run_flux(model, x, t, text, pooled, None)
+            return make_mmdit_fixtures.run_flux(model, x, t, text, pooled, None, None)
 
     return model, config, velocity, noise, {"text": text, "pooled": pooled}
 
@@ -129,20 +129,31 @@ def of_diffusers(make, kind, **options):
 # ---- by hand ----
 
 class Skipper:
-    """Has blocks leave themselves out. first_norm(x, args): what the first block reads."""
+    """Has blocks leave themselves out. first_norm(x, args): what the first block reads. order: what was
+    computed last goes on as a polynomial in the noise level, fitted through one evaluation more."""
 
-    def __init__(self, blocks, first_norm, kind, threshold, polynomial=()):
+    def __init__(self, blocks, first_norm, kind, threshold, polynomial=(), order=0):
         self.first_norm, self.kind, self.threshold, self.polynomial = first_norm, kind, threshold, polynomial
-        self.evaluation, self.sum, self.watched, self.residual = -1, 0.0, None, None
+        self.order, self.evaluation, self.sum, self.watched = order, -1, 0.0, None
+        self.levels, self.all_watched, self.residuals = [], [], []
         for number, block in enumerate(blocks):
             block.forward = self.around(block.forward, number == 0, number == len(blocks) - 1)
+
+    def fitted(self, values):
+        """Solves for the polynomial's coefficients, and evaluates it."""
+        count = min(self.order + 1, len(values))
+        levels = torch.tensor(self.levels[-count:])
+        powers = torch.linalg.inv(torch.vander(levels, increasing=True))
+        now = TIMES[self.evaluation] ** torch.arange(count) @ powers
+        return sum(share * value for share, value in zip(now, values[-count:]))
 
     def decide(self, watched):
         """The sample that changes most decides for all."""
         reuses = False
-        if self.residual is not None and (self.kind == "first_block" or self.evaluation < STEPS - 1):
+        if self.residuals and (self.kind == "first_block" or self.evaluation < STEPS - 1):
             dims = tuple(range(1, watched.dim()))
-            change = ((watched - self.watched).abs().mean(dims) / self.watched.abs().mean(dims)).max().item()
+            before = self.fitted(self.all_watched) if self.kind == "first_block" else self.watched
+            change = ((watched - before).abs().mean(dims) / before.abs().mean(dims)).max().item()
             if self.kind == "first_block":
                 reuses = change <= self.threshold
             else:
@@ -150,8 +161,9 @@ class Skipper:
                 reuses = self.sum < self.threshold
         if not reuses:
             self.sum = 0.0
-        if not reuses or self.kind == "tea":
-            self.watched = watched
+            self.levels.append(TIMES[self.evaluation])
+            self.all_watched.append(watched)
+        self.watched = watched
         self.computes = not reuses
 
     def around(self, forward, is_first, is_last):
@@ -170,9 +182,9 @@ class Skipper:
                 x = forward(x, *args)
             if is_last:
                 if self.computes:
-                    self.residual = x - self.begin
+                    self.residuals.append(x - self.begin)
                 else:
-                    x = self.begin + self.residual
+                    x = self.begin + self.fitted(self.residuals)
             return x
         return run
 
@@ -316,8 +328,11 @@ def main():
         "wan_first_block": of_diffusers(wan, "first_block", threshold=0.3),
         "wan_pab": of_diffusers(wan, "pab", space=2, texts=3),
         "dit_first_block": by_hand(small_dit, kind="first_block", threshold=0.9),
+        "dit_first_block_line": by_hand(small_dit, kind="first_block", threshold=0.9, order=1),
         "dit_tea": by_hand(small_dit, kind="tea", threshold=0.5),
+        "dit_tea_parabola": by_hand(small_dit, kind="tea", threshold=0.8, order=2),
         "stdit3_first_block": by_hand(small_stdit3, kind="first_block", threshold=0.5),
+        "stdit3_tea_line": by_hand(small_stdit3, kind="tea", threshold=0.4, order=1),
         "stdit3_tea": by_hand(small_stdit3, kind="tea", threshold=0.4, polynomial=[2.0, 0.5, 0.01]),
         "stdit3_pab": by_hand(small_stdit3, kind="pab", ranges=[0.2, 0.3, 0.5, 0.2]),
     }

@@ -77,6 +77,7 @@ class Drawing {
                  : values["kind"] == "first_block" ? Kind::kFirstBlock
                                                    : Kind::kTea;
     cache.threshold = values.value("threshold", 0.0);
+    cache.order = values.value("order", 0);
     cache.polynomial = values.value("polynomial", std::vector<double>());
     cache.ranges = values.value("ranges", std::vector<double>(4, 0.0));
     cache.interval = values.value("interval", std::vector<double>());
@@ -242,8 +243,10 @@ TEST_P(StepCacheDrawingTest, LeavesOutAndDrawsTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(All, StepCacheDrawingTest,
                          testing::Values("flux_first_block", "flux_pab", "flux_tea",
-                                         "wan_first_block", "wan_pab", "dit_first_block", "dit_tea",
-                                         "stdit3_first_block", "stdit3_tea", "stdit3_pab"),
+                                         "wan_first_block", "wan_pab", "dit_first_block",
+                                         "dit_first_block_line", "dit_tea", "dit_tea_parabola",
+                                         "stdit3_first_block", "stdit3_tea", "stdit3_tea_line",
+                                         "stdit3_pab"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- every family ----
@@ -351,6 +354,60 @@ TEST(StepCacheTest, TeaAddsUpChangesAndComputesTheLastStep) {
   EXPECT_FALSE(asks(1.155)) << "0.2 + 0.1";
   EXPECT_TRUE(asks(1.155)) << "0";
   EXPECT_FALSE(asks(1.155, /*is_last=*/true));
+}
+
+TEST(StepCacheTest, GoesOnAsAPolynomialOfTheLevels) {
+  const auto at_level = [](const std::vector<double>& values, double level) {  // Horner
+    double value = 0.0;
+    for (const double coefficient : values) {
+      value = value * level + coefficient;
+    }
+    return value;
+  };
+  for (const int64_t order : {0, 1, 2}) {
+    const StepCacheConfig config{.kind = Kind::kFirstBlock, .threshold = 1e-3, .order = order};
+    diffusion::StepCacheUse use;
+    diffusion::StepCache cache(config, use);
+    const std::vector<double> of_watched =
+        order == 2 ? std::vector{2.0, -1.0, 3.0} : std::vector{order == 1 ? -1.0 : 0.0, 3.0};
+    const std::vector<double> of_residual =
+        order == 2 ? std::vector{1.0, 4.0, -5.0} : std::vector{order == 1 ? 2.0 : 0.0, -5.0};
+    int64_t computed = 0;
+    for (const double level : {1.0, 0.9, 0.7, 0.65, 0.2}) {
+      cache.begin({.level = level});
+      const double watched = at_level(of_watched, level);
+      if (cache.reuses(numbers(watched, 2.0 * watched), [](const at::Tensor&) {})) {
+        const double residual = at_level(of_residual, level);
+        EXPECT_LT((cache.residual() - numbers(residual, -residual)).abs().max().item<double>(),
+                  1e-4)
+            << order << " at " << level;
+      } else {
+        const double residual = at_level(of_residual, level);
+        cache.keep(numbers(residual, -residual));
+        ++computed;
+      }
+    }
+    EXPECT_EQ(computed, order + 1) << "what " << order << " needs to be known";
+  }
+}
+
+TEST(StepCacheTest, DecisionsAreOfAnEvaluation) {
+  const StepCacheConfig config{.kind = Kind::kFirstBlock, .threshold = 0.1};
+  diffusion::StepCacheUse use;
+  for (const double second : {2.0, 1.0}) {  // those of the last drawing are known
+    diffusion::StepCache cache(config, use);
+    for (const auto& [level, value] : {std::pair(1.0, 1.0), {0.5, second}, {0.5, second}}) {
+      cache.begin({.rows_kind = 2, .level = level});
+      if (!cache.reuses(numbers(value, value), [](const at::Tensor&) {})) {
+        cache.keep(numbers(value, value));
+      }
+    }
+    EXPECT_FALSE(use.decisions.find({2, 1.0}, 0));
+    EXPECT_EQ(use.decisions.find({2, 0.5}, 0), second == 1.0);
+    EXPECT_TRUE(use.decisions.find({2, 0.5}, 1));
+    EXPECT_FALSE(use.decisions.find({2, 0.5}, 2)) << "there was none";
+    EXPECT_FALSE(use.decisions.find({1, 0.5}, 1));
+  }
 }
 
 TEST(StepCacheTest, KindsOfRowsAndRanksHaveTheirOwn) {
