@@ -9,6 +9,7 @@
 #include "kinora/ops/block_kernels.h"
 #include "kinora/ops/block_launch.h"
 #include "kinora/ops/fastest_way.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/ops/fp8_linears.h"
 #include "kinora/ops/low_rank_linears.h"
 
@@ -47,6 +48,17 @@ struct BlockKernels::Impl {
   [[nodiscard]] bool fuses(int64_t number, int64_t rows) const {
     return fp8 != nullptr && fp8->fuses(number, rows);
   }
+
+  /// What a kernel is to write as the operand of linear `number`: values with `room` behind their
+  /// rows, unless 8-bit copies are all that is read; these where the kernel can make them.
+  struct Target {
+    Operand operand{};
+    kernels::Fp8Output fp8{};  ///< nothing of it is wanted: it is to be made of the values
+  };
+  [[nodiscard]] Target target(int64_t number, Fp8::Role role, at::IntArrayRef sizes,
+                              at::ScalarType value_type, int64_t room = 0) const;
+  /// That operand, where the kernel has run.
+  [[nodiscard]] Operand finished(Target target, int64_t number, Fp8::Role role) const;
 
   /// Gives a product with a bias gradient the type of it that the library has: fp32 or, for bf16
   /// inputs, bf16. Not fp16: sums of scaled gradients would be the first to overflow.

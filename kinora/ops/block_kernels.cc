@@ -16,6 +16,7 @@
 #include "kinora/ops/block_composed.h"
 #include "kinora/ops/block_impl.h"
 #include "kinora/ops/block_launch.h"
+#include "kinora/ops/branch_pass.h"
 
 namespace kinora::ops {
 namespace {
@@ -115,6 +116,34 @@ MatmulProblem weight_grad_problem(const at::Tensor& dy, const at::Tensor& x, con
 
 }  // namespace
 
+BlockKernels::Impl::Target BlockKernels::Impl::target(int64_t number, Fp8::Role role,
+                                                      at::IntArrayRef sizes,
+                                                      at::ScalarType value_type,
+                                                      int64_t room) const {
+  Target target;
+  const bool quantises = fuses(number, sizes[0]);
+  if (quantises) {
+    target.operand = fp8->fp8().unfilled(sizes, number, role);
+    target.fp8 = fp8->fp8().output(target.operand, role);
+  }
+  if (!quantises || fp8->fp8().update_rank(number) > 0) {
+    target.operand.value =
+        LowRankLinears::empty(sizes[0], sizes[1], room, at::device(device).dtype(value_type));
+  }
+  target.operand.room = room;
+  return target;
+}
+
+Operand BlockKernels::Impl::finished(Target target, int64_t number, Fp8::Role role) const {
+  if (kernels::is_wanted(target.fp8) || !covers(number, target.operand.rows())) {
+    target.operand.number = number;
+    return std::move(target.operand);
+  }
+  Operand operand = fp8->operand(target.operand.value, number, role);
+  operand.room = target.operand.room;
+  return operand;
+}
+
 bool BlockKernels::Impl::choose_bias_grad_type(MatmulProblem* problem) const {
   problem->bias_grad_type = DType::kF32;
   if (products->supports(*problem)) {
@@ -164,13 +193,16 @@ void BlockKernels::use_fp8(std::unique_ptr<Fp8> fp8) {
                "[fp8] train.fp8 needs kernels.adaln and kernels.epilogue, which are off");
   impl_->fp8 = std::make_unique<Fp8Linears>(
       std::move(fp8), impl_->type, *impl_->products, impl_->ways,
-      [this](const at::Tensor& x, const at::Tensor& dy, const LinearWeights& weights) {
-        (void)linear({.value = x}, weights);
+      [this](const at::Tensor& x, const at::Tensor& dy, const LinearWeights& weights,
+             const Fp8Linears::Addends& addends) {
+        (void)linear({.value = x}, weights, addends.y);
         if (!dy.defined()) {
           return;
         }
-        (void)input_grad({.value = dy}, weights);
-        weight_grad({.value = dy}, {.value = x}, weights, /*overwrite=*/true);
+        (void)input_grad({.value = dy}, weights, addends.dx);
+        if (weights.weight_grad.defined()) {
+          weight_grad({.value = dy}, {.value = x}, weights, /*overwrite=*/true);
+        }
       });
 }
 
@@ -203,6 +235,26 @@ JoinedProduct BlockKernels::joined(Operand& x, const LinearWeights& linear) {
 JoinedProduct BlockKernels::joined_grad(const Operand& dy, Operand& x, const LinearWeights& linear,
                                         UpdateGradients& gradients) {
   return impl_->low_rank.backward(dy, x, linear, gradients);
+}
+
+at::Tensor BlockKernels::update(Operand& x, const LinearWeights& linear) const {
+  if (impl_->products != nullptr && LowRankLinears::room(linear) > 0) {
+    return LowRankLinears::forward_apart(x, linear);
+  }
+  if (!x.low.defined()) {
+    x.low = low_of(linear, x.value);
+  }
+  return raised(linear, x.low);
+}
+
+at::Tensor BlockKernels::update_grad(const Operand& dy, Operand& x, const LinearWeights& linear,
+                                     UpdateGradients& gradients) const {
+  if (impl_->products != nullptr && LowRankLinears::room(linear) > 0 &&
+      linear.updates.front().b_grad.defined()) {
+    return LowRankLinears::backward_apart(dy, x, linear, gradients);
+  }
+  return update_backward(linear, dy.value, x.value,
+                         x.low.defined() ? x.low : low_of(linear, x.value));
 }
 
 Operand BlockKernels::operand(const at::Tensor& value, int64_t number, bool is_gradient) {
@@ -385,19 +437,12 @@ BlockKernels::Gelu BlockKernels::linear_gelu(const Operand& x, const LinearWeigh
 
 Operand BlockKernels::gelu(const at::Tensor& pre, Consumer consumer) {
   Impl& impl = *impl_;
-  if (impl.fuses(consumer.number, pre.size(0))) {
-    Operand result = fp8()->unfilled(pre.sizes(), consumer.number, Fp8::kInput);
-    cuda::gelu(pre, {}, fp8()->output(result, Fp8::kInput));
-    return result;
+  if (!impl.products) {
+    return operand(composed::gelu(pre), consumer.number, false);
   }
-  at::Tensor out;
-  if (impl.products) {
-    out = at::empty_like(pre);
-    cuda::gelu(pre, out, {});
-  } else {
-    out = composed::gelu(pre);
-  }
-  return operand(out, consumer.number, false);
+  Impl::Target target = impl.target(consumer.number, Fp8::kInput, pre.sizes(), pre.scalar_type());
+  cuda::gelu(pre, target.operand.value, target.fp8);
+  return impl.finished(std::move(target), consumer.number, Fp8::kInput);
 }
 
 at::Tensor BlockKernels::input_grad(const Operand& dy, const LinearWeights& linear,
@@ -499,13 +544,16 @@ Operand BlockKernels::gelu_backward(const at::Tensor& dout, const at::Tensor& pr
   }
   const at::Tensor bias_grad =
       producer.bias_grad.defined() ? producer.bias_grad : impl_->empty({dout.size(1)}, at::kFloat);
-  if (impl_->fuses(producer.number, dout.size(0))) {
-    Operand result = fp8()->unfilled(dout.sizes(), producer.number, Fp8::kGradient);
-    cuda::gelu_backward(pre, dout, {}, fp8()->output(result, Fp8::kGradient), bias_grad);
-    return result;
+  if (!impl_->fuses(producer.number, dout.size(0))) {
+    cuda::gelu_backward(pre, dout, dout, {}, bias_grad);
+    return operand(dout, producer.number, true);
   }
-  cuda::gelu_backward(pre, dout, dout, {}, bias_grad);
-  return operand(dout, producer.number, true);
+  Operand result = fp8()->unfilled(dout.sizes(), producer.number, Fp8::kGradient);
+  if (fp8()->update_rank(producer.number) > 0) {
+    result.value = dout;  // in its place
+  }
+  cuda::gelu_backward(pre, dout, result.value, fp8()->output(result, Fp8::kGradient), bias_grad);
+  return result;
 }
 
 void BlockKernels::put_off_weight_grads(std::vector<std::function<void()>>* late) {
@@ -624,15 +672,11 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
       .gate = view(vectors.gate),
       .scale = view(vectors.scale),
       .shift = view(vectors.shift)};
-  const bool quantises = impl.fuses(consumer.number, x.size(0));
-  if (quantises) {
-    result.h = fp8()->unfilled(x.sizes(), consumer.number, Fp8::kInput);
-    call.h_fp8 = fp8()->output(result.h, Fp8::kInput);
-  } else {
-    result.h.value = consumer.room > 0 ? empty_with_room(x.size(0), x.size(1), consumer.room)
-                                       : impl.empty(x.sizes(), h_type);
-    call.h = result.h.value.data_ptr();
-    call.h_stride = result.h.value.stride(0);
+  Impl::Target h = impl.target(consumer.number, Fp8::kInput, x.sizes(), h_type, consumer.room);
+  call.h_fp8 = h.fp8;
+  if (const at::Tensor& values = h.operand.value; values.defined()) {
+    call.h = values.data_ptr();
+    call.h_stride = values.stride(0);
   }
   if (branch.defined()) {
     check_rows(branch, "branch", x);
@@ -645,10 +689,7 @@ SeamForward BlockKernels::seam(const at::Tensor& x, const at::Tensor& branch,
     call.rstd = result.statistics.rstd.data_ptr<float>();
   }
   cuda::residual_norm_forward(call);
-  if (!quantises) {
-    result.h = operand(result.h.value, consumer.number, false);
-    result.h.room = consumer.room;
-  }
+  result.h = impl.finished(std::move(h), consumer.number, Fp8::kInput);
   return result;
 }
 
@@ -708,27 +749,18 @@ SeamBackward BlockKernels::seam_backward(const at::Tensor& dh, const at::Tensor&
     branch_sum = impl.empty(vectors.scale.sizes(), at::kFloat);
     call.dbranch_sum = branch_sum.data_ptr<float>();
   }
-  const bool quantises = impl.fuses(number, x.size(0));
-  if (quantises) {
-    result.dbranch = fp8()->unfilled(x.sizes(), number, Fp8::kGradient);
-    call.dbranch_fp8 = fp8()->output(result.dbranch, Fp8::kGradient);
-  } else {
-    result.dbranch.room = producer != nullptr ? room(*producer) : 0;
-    result.dbranch.value = result.dbranch.room > 0
-                               ? empty_with_room(x.size(0), x.size(1), result.dbranch.room)
-                               : at::empty_like(x);
-    call.dbranch = result.dbranch.value.data_ptr();
-    call.dbranch_stride = result.dbranch.value.stride(0);
+  Impl::Target dbranch = impl.target(number, Fp8::kGradient, x.sizes(), x.scalar_type(),
+                                     producer != nullptr ? room(*producer) : 0);
+  call.dbranch_fp8 = dbranch.fp8;
+  if (const at::Tensor& values = dbranch.operand.value; values.defined()) {
+    call.dbranch = values.data_ptr();
+    call.dbranch_stride = values.stride(0);
   }
   cuda::residual_norm_backward(call);
   if (branch_sum.defined()) {
     add_column_sums(branch_sum, producer->bias_grad);
   }
-  if (!quantises) {
-    const int64_t free = result.dbranch.room;
-    result.dbranch = operand(result.dbranch.value, number, true);
-    result.dbranch.room = free;
-  }
+  result.dbranch = impl.finished(std::move(dbranch), number, Fp8::kGradient);
   return result;
 }
 
@@ -754,14 +786,15 @@ SeamForward BlockKernels::gated_add(const at::Tensor& x, const at::Tensor& branc
                                     .scale = {},
                                     .shift = {},
                                     .x_out = out.data_ptr()};
-  const bool quantises = impl.fuses(consumer.number, x.size(0));
-  Operand h;
-  if (quantises) {
-    h = fp8()->unfilled(x.sizes(), consumer.number, Fp8::kInput);
-    call.h_fp8 = fp8()->output(h, Fp8::kInput);
+  if (!impl.fuses(consumer.number, x.size(0))) {
+    cuda::residual_norm_forward(call);
+    return {out, operand(out, consumer.number, false), {}};
   }
+  Operand h = fp8()->unfilled(x.sizes(), consumer.number, Fp8::kInput);
+  call.h_fp8 = fp8()->output(h, Fp8::kInput);
   cuda::residual_norm_forward(call);
-  return {out, quantises ? std::move(h) : operand(out, consumer.number, false), {}};
+  h.value = fp8()->update_rank(consumer.number) > 0 ? out : at::Tensor();
+  return {out, std::move(h), {}};
 }
 
 ResultGrad BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Tensor& branch,
@@ -793,20 +826,16 @@ ResultGrad BlockKernels::gated_add_backward(const at::Tensor& dout, const at::Te
     sum = impl.empty(gate.sizes(), at::kFloat);
     call.dbranch_sum = sum.data_ptr<float>();
   }
-  const bool quantises = impl.fuses(number, dout.size(0));
-  Operand dbranch;
-  if (quantises) {
-    dbranch = fp8()->unfilled(dout.sizes(), number, Fp8::kGradient);
-    call.dbranch_fp8 = fp8()->output(dbranch, Fp8::kGradient);
-  } else {
-    dbranch.value = at::empty_like(dout);
-    call.dbranch = dbranch.value.data_ptr();
+  Impl::Target dbranch = impl.target(number, Fp8::kGradient, dout.sizes(), dout.scalar_type());
+  call.dbranch_fp8 = dbranch.fp8;
+  if (const at::Tensor& values = dbranch.operand.value; values.defined()) {
+    call.dbranch = values.data_ptr();
   }
   cuda::residual_norm_backward(call);
   if (sum.defined()) {
     add_column_sums(sum, bias_grad);
   }
-  return {quantises ? std::move(dbranch) : operand(dbranch.value, number, true), {}};
+  return {impl.finished(std::move(dbranch), number, Fp8::kGradient), {}};
 }
 
 bool BlockKernels::can_be_recorded() const {

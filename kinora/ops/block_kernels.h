@@ -168,6 +168,11 @@ class BlockKernels {
   [[nodiscard]] JoinedProduct joined(Operand& x, const LinearWeights& linear);
   [[nodiscard]] JoinedProduct joined_grad(const Operand& dy, Operand& x,
                                           const LinearWeights& linear, UpdateGradients& gradients);
+  /// The same of operands without room: what the linear's updates add to y, and to dx. x.low is
+  /// made unless it is there. The gradients of the updates are added, or wait in `gradients`.
+  [[nodiscard]] at::Tensor update(Operand& x, const LinearWeights& linear) const;
+  [[nodiscard]] at::Tensor update_grad(const Operand& dy, Operand& x, const LinearWeights& linear,
+                                       UpdateGradients& gradients) const;
 
   /// A matrix as the input (or, where is_gradient, the gradient of the output) of linear `number`.
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, bool is_gradient);

@@ -44,8 +44,8 @@ Product forward_product(const BranchPass& pass, Operand& x, const LinearWeights&
   if (x.room > 0) {
     return Product(pass.kernels.joined(x, weights));
   }
-  x.low = low_of(weights, x.value);
-  return {x, weights, raised(weights, x.low)};
+  const at::Tensor added = pass.kernels.update(x, weights);
+  return {x, weights, added};
 }
 
 /// A of all updates, one below the other.
@@ -99,9 +99,7 @@ Product backward_product(BranchPass& pass, const Operand& dy, Operand& x,
   if (dy.room > 0 && x.room > 0 && weights.updates.front().b_grad.defined()) {
     return Product(pass.kernels.joined_grad(dy, x, weights, pass.update_gradients));
   }
-  return {dy, weights,
-          update_backward(weights, dy.value, x.value,
-                          x.low.defined() ? x.low : low_of(weights, x.value))};
+  return {dy, weights, pass.kernels.update_grad(dy, x, weights, pass.update_gradients)};
 }
 
 /// dy W (+ sum, which may be overwritten).

@@ -26,6 +26,7 @@ size_t FastestWay::choose(const kernels::MatmulProblem& problem, std::initialize
   }
   Part part;
   part.problem = problem;
+  part.milliseconds.assign(ways.size(), std::numeric_limits<double>::infinity());
   std::ostringstream times;
   times.precision(4);
   double best = std::numeric_limits<double>::infinity();
@@ -46,6 +47,7 @@ size_t FastestWay::choose(const kernels::MatmulProblem& problem, std::initialize
       continue;
     }
     const double milliseconds = cuda::milliseconds([&] { run(i); });
+    part.milliseconds[i] = milliseconds;
     times << (part.fastest_name.empty() ? "" : ", ") << way.name << ' ' << milliseconds << " ms";
     if (milliseconds < best) {
       best = milliseconds;
@@ -64,6 +66,11 @@ size_t FastestWay::choose(const kernels::MatmulProblem& problem, std::initialize
 std::string FastestWay::times(const kernels::MatmulProblem& problem) const {
   const Part* timed = find(problem);
   return timed != nullptr ? timed->times : std::string();
+}
+
+std::vector<double> FastestWay::milliseconds(const kernels::MatmulProblem& problem) const {
+  const Part* timed = find(problem);
+  return timed != nullptr ? timed->milliseconds : std::vector<double>();
 }
 
 const FastestWay::Part* FastestWay::find(const kernels::MatmulProblem& problem) const {

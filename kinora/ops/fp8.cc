@@ -36,8 +36,10 @@ Operand unfilled_blocks(Operand operand, bool is_square) {
   const at::IntArrayRef shape = operand.fp8.sizes();
   const auto floats = operand.fp8.options().dtype(at::kFloat);
   operand.factors = at::empty({kernels::block_factors(shape[0], shape[1], is_square)}, floats);
-  operand.transposed_factors =
-      at::empty({kernels::block_factors(shape[1], shape[0], is_square)}, floats);
+  if (operand.fp8_transposed.defined()) {
+    operand.transposed_factors =
+        at::empty({kernels::block_factors(shape[1], shape[0], is_square)}, floats);
+  }
   return operand;
 }
 
@@ -52,8 +54,9 @@ void fill_blocks(const at::Tensor& value, bool is_square, const Operand& operand
   call.out_type = DType::kF8E4M3;
   call.data = operand.fp8.data_ptr();
   call.factors = operand.factors.data_ptr<float>();
-  call.transposed = operand.fp8_transposed.data_ptr();
-  call.transposed_factors = operand.transposed_factors.data_ptr<float>();
+  call.transposed = data_or_null(operand.fp8_transposed);
+  call.transposed_factors =
+      operand.transposed_factors.defined() ? operand.transposed_factors.data_ptr<float>() : nullptr;
   cuda::block_quantise(value, call);
 }
 
@@ -94,11 +97,11 @@ void Fp8::begin_run() {
   history_.zero_();
 }
 
-Operand Fp8::unfilled_bytes(at::IntArrayRef shape) const {
+Operand Fp8::unfilled_bytes(at::IntArrayRef shape, bool has_transposed) const {
   const auto bytes = at::device(device_).dtype(at::kByte);
   Operand operand;
   operand.fp8 = at::empty(shape, bytes);
-  if (!is_for_sampling()) {
+  if (has_transposed) {
     operand.fp8_transposed = at::empty({shape[1], kernels::transposed_pitch(shape[0])}, bytes);
   }
   return operand;
@@ -113,41 +116,67 @@ void Fp8::begin_step() {
 
 Operand Fp8::unfilled_weight(const LinearWeights& linear) const {
   const at::IntArrayRef shape = linear.weight.sizes();
+  Operand weight = unfilled_bytes(shape, /*has_transposed=*/!is_for_sampling());
   if (scaling_ == Fp8Scaling::kBlock) {
-    return unfilled_blocks(unfilled_bytes(shape), /*is_square=*/true);
+    return unfilled_blocks(std::move(weight), /*is_square=*/true);
   }
-  Operand weight = unfilled_bytes(shape);
   weight.factors = weight_inverse_.narrow(0, kStride * linear.number, 1);
   weight.transposed_factors = weight.factors;
   return weight;
 }
 
+bool Fp8::is_quantised(const LinearWeights& linear) const {
+  const Linear& known = this->linear(linear.number);
+  const at::Tensor& weight = linear.weight;
+  return known.storage && known.version == weight._version() &&
+         known.offset == weight.storage_offset() &&
+         known.storage->lock().get() == weight.storage().unsafeGetStorageImpl();
+}
+
 void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
+  std::vector<LinearWeights> stale;
   for (const LinearWeights& linear : linears) {
     if (linear.number >= num_linears()) {  // in the first step; what is between is not here
-      weights_.resize(static_cast<size_t>(linear.number));
-      first_parts_.resize(static_cast<size_t>(linear.number));
-      weights_.push_back(unfilled_weight(linear));
-      first_parts_.push_back(linear.first_part < 0 ? linear.number : linear.first_part);
+      linears_.resize(static_cast<size_t>(linear.number));
+      int64_t rank = 0;
+      for (const LowRankWeights& update : linear.updates) {
+        rank += update.rank();
+      }
+      linears_.push_back({.weight = unfilled_weight(linear),
+                          .first_part = linear.first_part < 0 ? linear.number : linear.first_part,
+                          .trains_weight = linear.weight_grad.defined(),
+                          .update_rank = rank});
+    }
+    if (!is_quantised(linear)) {
+      stale.push_back(linear);
+      if (Linear& known = linears_[static_cast<size_t>(linear.number)]; !known.trains_weight) {
+        known.storage = linear.weight.storage().getWeakStorageImpl();
+        known.offset = linear.weight.storage_offset();
+        known.version = linear.weight._version();
+      }
     }
   }
+  if (stale.empty()) {
+    return;
+  }
   if (scaling_ == Fp8Scaling::kBlock) {
-    for (const LinearWeights& linear : linears) {
+    for (const LinearWeights& linear : stale) {
       fill_blocks(linear.weight.contiguous(), /*is_square=*/true, weight(linear.number));
     }
     return;
   }
-  for (const LinearWeights& linear : linears) {
+  for (const LinearWeights& linear : stale) {
     cuda::largest_magnitude(linear.weight.contiguous(),
                             weight_amax_.data_ptr<float>() + kStride * linear.number);
   }
+  // Those of others have no new magnitude, and stay.
   const auto of_these = [&linears](const at::Tensor& numbers) {
     return numbers.narrow(0, kStride * linears.front().number,
                           kStride * static_cast<int64_t>(linears.size()));
   };
   cuda::update_scales(scale_update(of_these(weight_amax_), {}, 0, of_these(weight_largest_),
                                    of_these(weight_scale_), of_these(weight_inverse_)));
-  for (const LinearWeights& linear : linears) {
+  for (const LinearWeights& linear : stale) {
     const Operand& copies = weight(linear.number);
     cuda::quantise(linear.weight.contiguous(),
                    {.type = DType::kF8E4M3,
@@ -190,7 +219,7 @@ void Fp8::measure(const at::Tensor& value, int64_t number, Role role) {
 }
 
 Operand Fp8::unfilled(at::IntArrayRef shape, int64_t number, Role role) const {
-  Operand operand = unfilled_bytes(shape);
+  Operand operand = unfilled_bytes(shape, has_transposed(number));
   operand.factors = inverse_.narrow(0, place(number, role), 1);
   operand.transposed_factors = operand.factors;
   operand.number = number;
@@ -212,12 +241,15 @@ Operand Fp8::quantise(const at::Tensor& value, int64_t number, Role role,
     if (column_sums.defined()) {
       cuda::add_column_sums(value, column_sums);
     }
-    Operand operand = unfilled_blocks(unfilled_bytes(value.sizes()), /*is_square=*/false);
+    Operand operand = unfilled_blocks(unfilled_bytes(value.sizes(), has_transposed(number)),
+                                      /*is_square=*/false);
     operand.number = number;
+    operand.value = update_rank(number) > 0 ? value : at::Tensor();
     fill_blocks(value, /*is_square=*/false, operand);
     return operand;
   }
   Operand operand = unfilled(value.sizes(), number, role);
+  operand.value = update_rank(number) > 0 ? value : at::Tensor();
   if (scaling_ == Fp8Scaling::kCurrent || (is_for_sampling() && !knows_scales())) {
     // A factor of the operand's own: another pass may quantise the linear's next one before
     // backward reads this.

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <optional>
@@ -63,7 +65,8 @@ class Fp8 {
   /// scales of delayed scaling. Does not wait for the device.
   void begin_step();
   /// Behind it quantises the weights of all linears, which are numbered as they stand: at once, or
-  /// by and by, since each is read only here.
+  /// by and by, since each is read only here. One that is frozen is quantised again only where it
+  /// was written to, or lies elsewhere.
   void quantise_weights(const std::vector<LinearWeights>& linears);
 
   /// With delayed scaling nothing is known of inputs and gradients in the first step: training
@@ -86,21 +89,22 @@ class Fp8 {
   /// undefined.
   [[nodiscard]] at::Tensor magnitudes() const { return is_delayed() ? amax_ : at::Tensor(); }
   /// Of the linears whose weights are quantised.
-  [[nodiscard]] int64_t num_linears() const { return static_cast<int64_t>(weights_.size()); }
+  [[nodiscard]] int64_t num_linears() const { return static_cast<int64_t>(linears_.size()); }
   /// The number of the first part of the linear that this is a part of: its own if there is none.
-  [[nodiscard]] int64_t first_part(int64_t number) const {
-    return first_parts_[static_cast<size_t>(number)];
-  }
+  [[nodiscard]] int64_t first_part(int64_t number) const { return linear(number).first_part; }
   /// [out, in]
-  [[nodiscard]] const Operand& weight(int64_t number) const {
-    return weights_[static_cast<size_t>(number)];
-  }
+  [[nodiscard]] const Operand& weight(int64_t number) const { return linear(number).weight; }
+  /// Whether its weight has a gradient: the product of both transposed copies.
+  [[nodiscard]] bool trains_weight(int64_t number) const { return linear(number).trains_weight; }
+  /// The ranks of its low-rank updates together. Above 0 its operands have their values, too, which
+  /// the updates read.
+  [[nodiscard]] int64_t update_rank(int64_t number) const { return linear(number).update_rank; }
 
   enum Role : int64_t { kInput, kGradient };
   /// Counts the matrix's magnitudes for the next step's scale. Delayed scaling.
   void measure(const at::Tensor& value, int64_t number, Role role);
-  /// The 8-bit copies of the input or gradient of linear `number`. column_sums: fp32 [C], those of
-  /// `value` are added; undefined: not wanted.
+  /// The 8-bit copies of the input or gradient of linear `number`, beside the value where it has
+  /// updates. column_sums: fp32 [C], those of `value` are added; undefined: not wanted.
   [[nodiscard]] Operand quantise(const at::Tensor& value, int64_t number, Role role,
                                  const at::Tensor& column_sums = {});
   /// The same, not filled yet, and what a kernel that makes the matrix needs to fill it: where
@@ -109,6 +113,21 @@ class Fp8 {
   [[nodiscard]] kernels::Fp8Output output(const Operand& operand, Role role) const;
 
  private:
+  struct Linear {
+    Operand weight{};
+    int64_t first_part = -1;
+    bool trains_weight = true;
+    int64_t update_rank = 0;
+    // Of a frozen one, as it was quantised. While this refers to it, nothing else has its address.
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage{};
+    int64_t offset = 0;
+    int64_t version = -1;
+  };
+  [[nodiscard]] const Linear& linear(int64_t number) const {
+    return linears_[static_cast<size_t>(number)];
+  }
+  /// Whether its 8-bit copies are of the weight as it is.
+  [[nodiscard]] bool is_quantised(const LinearWeights& linear) const;
   [[nodiscard]] bool is_delayed() const { return scaling_ == Fp8Scaling::kDelayed; }
   /// Where a tensor's number lies in amax_ and so on.
   [[nodiscard]] static int64_t place(int64_t number, Role role) {
@@ -118,8 +137,12 @@ class Fp8 {
   [[nodiscard]] at::Tensor of_linears(const at::Tensor& numbers) const;
   /// Room for the copies of a linear's weight.
   [[nodiscard]] Operand unfilled_weight(const LinearWeights& linear) const;
-  /// Of a matrix, not filled yet: the transposed one where this is for training.
-  [[nodiscard]] Operand unfilled_bytes(at::IntArrayRef shape) const;
+  /// Of a matrix, not filled yet.
+  [[nodiscard]] Operand unfilled_bytes(at::IntArrayRef shape, bool has_transposed) const;
+  /// Whether a product of the linear reads the transposed copies of its inputs and gradients.
+  [[nodiscard]] bool has_transposed(int64_t number) const {
+    return !is_for_sampling() && trains_weight(number);
+  }
 
   int64_t num_linears_;
   at::Device device_;
@@ -131,8 +154,7 @@ class Fp8 {
   static constexpr int64_t kStride = 4;
   at::Tensor amax_, history_, largest_, scale_, inverse_;
   at::Tensor weight_amax_, weight_largest_, weight_scale_, weight_inverse_;
-  std::vector<Operand> weights_;
-  std::vector<int64_t> first_parts_;
+  std::vector<Linear> linears_;
 };
 
 /// The type of the 8-bit copies.

@@ -2,10 +2,12 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -20,6 +22,7 @@ using kernels::MatmulProblem;
 using kernels::Scaling;
 
 constexpr size_t kInFp8 = 0;  // of the ways
+constexpr size_t kInType = 1;
 
 constexpr const char* kLacks = "cuBLASLt has not all its products in fp8";
 
@@ -63,7 +66,14 @@ struct Trial {
     x = normal(shape.rows, shape.in, 1.0);
     linear.weight = normal(shape.out, shape.in, 1.0 / std::sqrt(static_cast<double>(shape.in)));
     linear.bias = at::zeros({shape.out}, x.options());
-    linear.weight_grad = at::empty({shape.out, shape.in}, x.options().dtype(at::kFloat));
+    if (shape.trains_weight) {
+      linear.weight_grad = at::empty({shape.out, shape.in}, x.options().dtype(at::kFloat));
+    }
+    if (shape.update_rank > 0) {
+      a = normal(shape.update_rank, shape.in, 1.0);
+      b = normal(shape.out, shape.update_rank, 1.0);
+      low = normal(shape.rows, shape.update_rank, 1.0);
+    }
     linear.number = 0;
     fp8.begin_step();
     fp8.begin_step();  // delayed scales are known, then
@@ -78,7 +88,8 @@ struct Trial {
 
   Fp8 fp8;
   LinearWeights linear;
-  at::Tensor x, dy;  // in sampling without dy
+  at::Tensor x, dy;      // in sampling without dy
+  at::Tensor a, b, low;  // of updates
   Operand x_fp8, dy_fp8;
 };
 
@@ -144,7 +155,11 @@ Fp8Linears::Fp8Linears(std::unique_ptr<Fp8> fp8, at::ScalarType type, cuda::Prod
 
 LinearShape Fp8Linears::shape_of(int64_t number, int64_t rows) const {
   const at::Tensor& weight = fp8_->weight(number).fp8;
-  return {.rows = rows, .in = weight.size(1), .out = weight.size(0)};
+  return {.rows = rows,
+          .in = weight.size(1),
+          .out = weight.size(0),
+          .trains_weight = fp8_->trains_weight(number),
+          .update_rank = fp8_->update_rank(number)};
 }
 
 std::string Fp8Linears::obstacle(const LinearShape& shape) {
@@ -158,9 +173,10 @@ std::string Fp8Linears::obstacle(const LinearShape& shape) {
   adding.accumulate = true;
   const bool has_forward =
       products_.supports(problems.forward) && products_.supports(without_bias(problems.forward));
-  const bool has_all = has_forward && (!trains || (products_.supports(problems.input_grad) &&
-                                                   products_.supports(problems.weight_grad) &&
-                                                   products_.supports(adding)));
+  const bool has_weight_grad = !shape.trains_weight || (products_.supports(problems.weight_grad) &&
+                                                        products_.supports(adding));
+  const bool has_all =
+      has_forward && (!trains || (products_.supports(problems.input_grad) && has_weight_grad));
   return has_all ? "" : kLacks;
 }
 
@@ -169,12 +185,46 @@ bool Fp8Linears::covers(int64_t number, int64_t rows) {
     return false;
   }
   const auto [first, end] = parts_of(number);
+  double gain = 0.0;
   for (int64_t part = first; part < end; ++part) {
-    if (!covers_part(part, rows)) {
+    const LinearShape shape = shape_of(part, rows);
+    const Decision* decision = find(shape);
+    if (decision == nullptr && cuda::is_capturing()) {
+      if (!obstacle(shape).empty()) {
+        return false;
+      }
+      continue;
+    }
+    if (decision == nullptr) {
+      decision = &decisions_.emplace_back(decide(shape));
+    }
+    if (!decision->can) {
       return false;
     }
+    gain += decision->gain;
   }
-  return true;
+  return gain >= 0.0;
+}
+
+const Fp8Linears::Decision* Fp8Linears::find(const LinearShape& shape) const {
+  const auto found = std::ranges::find(decisions_, shape, &Decision::shape);
+  return found != decisions_.end() ? &*found : nullptr;
+}
+
+std::optional<bool> Fp8Linears::decided(int64_t number, int64_t rows) const {
+  const auto [first, end] = parts_of(number);
+  double gain = 0.0;
+  for (int64_t part = first; part < end; ++part) {
+    const Decision* decision = find(shape_of(part, rows));
+    if (decision == nullptr) {
+      return std::nullopt;
+    }
+    if (!decision->can) {
+      return false;
+    }
+    gain += decision->gain;
+  }
+  return gain >= 0.0;
 }
 
 std::pair<int64_t, int64_t> Fp8Linears::parts_of(int64_t number) const {
@@ -186,22 +236,9 @@ std::pair<int64_t, int64_t> Fp8Linears::parts_of(int64_t number) const {
   return {first, end};
 }
 
-bool Fp8Linears::covers_part(int64_t number, int64_t rows) {
-  const LinearShape shape = shape_of(number, rows);
-  for (const Decision& decision : decisions_) {
-    if (decision.shape == shape) {
-      return decision.in_fp8;
-    }
-  }
-  if (cuda::is_capturing()) {
-    return obstacle(shape).empty();
-  }
-  return decisions_.emplace_back(decide(shape)).in_fp8;
-}
-
 Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
   if (std::string obstacle = this->obstacle(shape); !obstacle.empty()) {
-    return {.shape = shape, .in_fp8 = false, .reason = std::move(obstacle)};
+    return {.shape = shape, .can = false, .gain = 0.0, .reason = std::move(obstacle)};
   }
   const Fp8Scaling scaling = fp8_->scaling();
   Trial trial(shape, *fp8_, type_);
@@ -213,8 +250,12 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
   const bool input_is_wide = shape.in >= shape.out;
   const bool trains = !fp8_->is_for_sampling();
   const auto run = [&](size_t way) {
+    Addends addends;
+    if (shape.update_rank > 0) {
+      addends = {at::mm(trial.low, trial.b.t()), at::mm(trial.low, trial.a)};
+    }
     if (way != kInFp8) {
-      plain_(trial.x, trial.dy, trial.linear);
+      plain_(trial.x, trial.dy, trial.linear, addends);
       return;
     }
     if (quantises_both || input_is_wide) {
@@ -224,19 +265,29 @@ Fp8Linears::Decision Fp8Linears::decide(const LinearShape& shape) {
       trial.dy_fp8 = trial.fp8.quantise(trial.dy, 0, Fp8::kGradient);
     }
     const Operand& weight = trial.fp8.weight(0);
-    (void)linear(trial.x_fp8, weight, trial.linear.bias);
+    (void)linear(trial.x_fp8, weight, trial.linear.bias, addends.y);
     if (!trains) {
       return;
     }
-    (void)input_grad(trial.dy_fp8, weight);
-    weight_grad(trial.dy_fp8, trial.x_fp8, trial.linear.weight_grad, /*overwrite=*/true);
+    (void)input_grad(trial.dy_fp8, weight, addends.dx);
+    if (shape.trains_weight) {
+      weight_grad(trial.dy_fp8, trial.x_fp8, trial.linear.weight_grad, /*overwrite=*/true);
+    }
   };
-  const bool is_possible = runs([&] { run(kInFp8); });
-  const MatmulProblem part = fp8_problems(scaling, shape, device::dtype_of(type_)).forward;
-  const size_t fastest = ways_.choose(part, {{"fp8", is_possible}, {name_of(type_), true}}, run);
+  if (!runs([&] { run(kInFp8); })) {
+    return {.shape = shape, .can = false, .gain = 0.0, .reason = kLacks};
+  }
+  const Fp8Problems problems = fp8_problems(scaling, shape, device::dtype_of(type_));
+  // By which the three kinds of linears of one size are told apart.
+  const MatmulProblem& part = shape.trains_weight     ? problems.weight_grad
+                              : shape.update_rank > 0 ? problems.input_grad
+                                                      : problems.forward;
+  (void)ways_.choose(part, {{"fp8", true}, {name_of(type_), true}}, run);
+  const std::vector<double> times = ways_.milliseconds(part);
   return {.shape = shape,
-          .in_fp8 = fastest == kInFp8,
-          .reason = is_possible ? ways_.times(part) : kLacks};
+          .can = true,
+          .gain = times.empty() ? 0.0 : times[kInType] - times[kInFp8],
+          .reason = ways_.times(part)};
 }
 
 Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role role,
@@ -346,31 +397,37 @@ std::string Fp8Linears::describe() const {
   if (decisions_.empty()) {
     return text.str();
   }
+  std::set<int64_t> rows;
+  for (const Decision& decision : decisions_) {
+    rows.insert(decision.shape.rows);
+  }
   int64_t count = 0;
   int64_t num_in_fp8 = 0;
+  std::vector<LinearShape> staying;
   for (int64_t number = 0; number < fp8_->num_linears(); ++number) {
     if (!fp8_->weight(number).fp8.defined()) {
       continue;  // another rank's
     }
     ++count;
-    const auto stays = [&, parts = parts_of(number)](const Decision& decision) {
-      bool is_part = false;
-      for (int64_t part = parts.first; part < parts.second; ++part) {
-        is_part |= decision.shape == shape_of(part, decision.shape.rows);
+    bool stays = false;
+    for (const int64_t each : rows) {
+      if (!decided(number, each).value_or(true)) {
+        stays = true;
+        staying.push_back(shape_of(number, each));
       }
-      return !decision.in_fp8 && is_part;
-    };
-    num_in_fp8 += std::any_of(decisions_.begin(), decisions_.end(), stays) ? 0 : 1;
+    }
+    num_in_fp8 += stays ? 0 : 1;
   }
   text << ": ";
   if (numbered_flops_ > 0.0) {
     text << 100.0 * fp8_flops_ / numbered_flops_ << " % of the blocks' arithmetic, ";
   }
   text << num_in_fp8 << " of " << count << " linears";
-  for (const auto& [shape, in_fp8, reason] : decisions_) {
-    if (!in_fp8) {
+  for (const Decision& decision : decisions_) {
+    if (const LinearShape& shape = decision.shape;
+        std::ranges::find(staying, shape) != staying.end()) {
       text << "; " << shape.in << " -> " << shape.out << " of " << shape.rows << " rows stays "
-           << name_of(type_) << ": " << reason;
+           << name_of(type_) << ": " << decision.reason;
     }
   }
   return text.str();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,11 +26,13 @@ struct LinearShape {
   int64_t rows = 0;
   int64_t in = 0;
   int64_t out = 0;
+  bool trains_weight = true;  ///< its gradient is the third product
+  int64_t update_rank = 0;    ///< of low-rank updates, whose products are of the block's type
 
   bool operator==(const LinearShape&) const = default;
 };
 
-/// A linear's three products of 8-bit copies; Hopper multiplies these along rows only, so all are
+/// A linear's products of 8-bit copies; Hopper multiplies these along rows only, so all are
 /// A B^T. `type` is what the block computes in.
 struct Fp8Problems {
   kernels::MatmulProblem forward;      ///< x W^T + bias: [R, out]
@@ -40,10 +43,15 @@ struct Fp8Problems {
 
 class Fp8Linears {
  public:
+  /// What a linear's low-rank updates add to its result and to the gradient of its input;
+  /// undefined: it has none. Both are overwritten.
+  struct Addends {
+    at::Tensor y, dx;
+  };
   /// The products of a linear in the block's type, without results: x, dy (undefined: forward
   /// alone), weights.
-  using Plain =
-      std::function<void(const at::Tensor&, const at::Tensor&, const LinearWeights& linear)>;
+  using Plain = std::function<void(const at::Tensor&, const at::Tensor&,
+                                   const LinearWeights& linear, const Addends& addends)>;
 
   /// `products` and `ways` are borrowed; `type` is what blocks compute in.
   Fp8Linears(std::unique_ptr<Fp8> fp8, at::ScalarType type, cuda::Products& products,
@@ -51,10 +59,11 @@ class Fp8Linears {
 
   [[nodiscard]] Fp8& fp8() { return *fp8_; }
 
-  /// Whether linear `number` (negative: none) of so many rows computes in fp8: all three products
-  /// (in sampling the one forward), or none; of a linear's parts all, or none. It does where the
-  /// library has the three, and they, with the quantisation that no other kernel does on its way,
-  /// took less time than in the block's type. The first call of a shape outside of a graph's
+  /// Whether linear `number` (negative: none) of so many rows computes in fp8: all its products
+  /// (of a frozen weight two, in sampling the one forward), or none; of a linear's parts all, or
+  /// none. They do where the library has them, and they, with the quantisation that no other kernel
+  /// does on its way and with what low-rank updates add, took less time together than in the
+  /// block's type. The first call of a shape outside of a graph's
   /// capture runs and times both (waits for the device, takes memory for operands of its own); if
   /// deterministic it times nothing, and takes fp8 where it runs.
   [[nodiscard]] bool covers(int64_t number, int64_t rows);
@@ -93,12 +102,15 @@ class Fp8Linears {
  private:
   struct Decision {
     LinearShape shape;
-    bool in_fp8;
+    bool can;            ///< the library has its products
+    double gain;         ///< milliseconds that fp8 saves; 0: not timed
     std::string reason;  ///< in words: times of both ways, or why there is one alone
   };
   [[nodiscard]] LinearShape shape_of(int64_t number, int64_t rows) const;
-  /// covers() of one part.
-  [[nodiscard]] bool covers_part(int64_t number, int64_t rows);
+  /// Of one part; null: not decided.
+  [[nodiscard]] const Decision* find(const LinearShape& shape) const;
+  /// As decided already; nothing where it was not.
+  [[nodiscard]] std::optional<bool> decided(int64_t number, int64_t rows) const;
   /// [first, end) of the parts of its linear.
   [[nodiscard]] std::pair<int64_t, int64_t> parts_of(int64_t number) const;
   /// The product, added to `sum` where that is defined, else to nothing.

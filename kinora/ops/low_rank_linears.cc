@@ -156,17 +156,25 @@ at::Tensor LowRankLinears::empty(int64_t rows, int64_t columns, int64_t room,
 LowRankLinears::Joined LowRankLinears::new_joined(const LinearWeights& linear) {
   const at::Tensor& weight = linear.weight;
   const int64_t rank = joined_rank(linear);
-  Joined joined{.weight = weight,
-                .matrix = linear.has_room() ? weight
-                                            : empty(weight.size(0) + rank, weight.size(1), rank,
-                                                    weight.options()),
-                .factors = {}};
-  if (!is_joined(linear)) {
-    joined.factors = {.a = at::zeros({rank, weight.size(1)}, weight.options()),
-                      .b = at::zeros({weight.size(0), rank}, weight.options()),
-                      .scale = linear.updates.front().scale};
+  return {.weight = weight,
+          .matrix = linear.has_room()
+                        ? weight
+                        : empty(weight.size(0) + rank, weight.size(1), rank, weight.options()),
+          .factors = is_joined(linear) ? JoinedFactors{} : new_factors(linear)};
+}
+
+JoinedFactors LowRankLinears::new_factors(const LinearWeights& linear) {
+  const LowRankWeights& update = linear.updates.front();
+  if (is_joined(linear)) {
+    return {.a = update.a, .b = update.b, .scale = update.scale};
   }
-  return joined;
+  const at::Tensor& weight = linear.weight;
+  const int64_t rank = joined_rank(linear);
+  JoinedFactors factors{.a = at::zeros({rank, weight.size(1)}, weight.options()),
+                        .b = at::zeros({weight.size(0), rank}, weight.options()),
+                        .scale = update.scale};
+  join(linear, factors);
+  return factors;
 }
 
 bool LowRankLinears::is_kept(const LinearWeights& linear) {
@@ -205,11 +213,7 @@ LowRankLinears::Joined& LowRankLinears::joined_of(const LinearWeights& linear) {
 }
 
 JoinedFactors LowRankLinears::factors_of(const Joined& joined, const LinearWeights& linear) {
-  if (is_joined(linear)) {
-    const LowRankWeights& update = linear.updates.front();
-    return {.a = update.a, .b = update.b, .scale = update.scale};
-  }
-  return joined.factors;
+  return is_joined(linear) ? new_factors(linear) : joined.factors;
 }
 
 LowRankLinears::Joined& LowRankLinears::write(Operand& x, const LinearWeights& linear) {
@@ -259,17 +263,65 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
                                        UpdateGradients& gradients) {
   const Joined& joined = x.low.defined() && is_kept(linear) ? joined_of(linear) : write(x, linear);
   const JoinedFactors factors = factors_of(joined, linear);
+  const at::Tensor dlow = room_of(dy.value, dy.room);
+  add_gradients(dy, x, dlow, factors, linear, gradients);
+  LinearWeights weights{.weight = linear.weight, .bias = {}, .weight_grad = {}, .bias_grad = {}};
+  if (!has_rows(linear)) {
+    return {{.value = dy.value}, std::move(weights), at::mm(dlow, factors.a)};
+  }
+  weights.weight = joined.matrix.as_strided(
+      {linear.weight.size(0) + dy.room, linear.weight.size(1)}, joined.matrix.strides());
+  return {{.value = with_room(dy.value, dy.room)}, std::move(weights)};
+}
+
+void LowRankLinears::make_low(Operand& x, const LinearWeights& linear,
+                              const JoinedFactors& factors) {
+  x.low = at::empty({x.value.size(0), factors.a.size(0)}, x.value.options());
+  cuda::low_rank_forward({.rows = x.value.size(0),
+                          .in = linear.weight.size(1),
+                          .out = linear.weight.size(0),
+                          .rank = factors.a.size(0),
+                          .type = device::dtype_of(x.value.scalar_type()),
+                          .scale = static_cast<float>(factors.scale),
+                          .x = x.value.const_data_ptr(),
+                          .x_stride = x.value.stride(0),
+                          .a = factors.a.const_data_ptr(),
+                          .b = factors.b.const_data_ptr(),
+                          .low = x.low.data_ptr(),
+                          .low_stride = x.low.stride(0)});
+}
+
+at::Tensor LowRankLinears::forward_apart(Operand& x, const LinearWeights& linear) {
+  if (!x.low.defined()) {
+    make_low(x, linear, new_factors(linear));
+  }
+  return raised(linear, x.low);
+}
+
+at::Tensor LowRankLinears::backward_apart(const Operand& dy, Operand& x,
+                                          const LinearWeights& linear, UpdateGradients& gradients) {
+  const JoinedFactors factors = new_factors(linear);
+  if (!x.low.defined()) {
+    make_low(x, linear, factors);
+  }
+  const at::Tensor dlow = at::empty(x.low.sizes(), x.low.options());
+  add_gradients(dy, x, dlow, factors, linear, gradients);
+  return at::mm(dlow, factors.a);
+}
+
+void LowRankLinears::add_gradients(const Operand& dy, const Operand& x, const at::Tensor& dlow,
+                                   const JoinedFactors& factors, const LinearWeights& linear,
+                                   UpdateGradients& gradients) {
   const bool is_whole = is_joined(linear);
   const auto floats = dy.value.options().dtype(at::kFloat);
   const at::Tensor a_grad =
       is_whole ? linear.updates.front().a_grad : at::zeros(factors.a.sizes(), floats);
   const at::Tensor b_grad =
       is_whole ? linear.updates.front().b_grad : at::zeros(factors.b.sizes(), floats);
-  const at::Tensor dlow = room_of(dy.value, dy.room);
   const kernels::LowRankBackward call{.rows = x.value.size(0),
                                       .in = x.value.size(1),
                                       .out = linear.weight.size(0),
-                                      .rank = dy.room,
+                                      .rank = dlow.size(1),
                                       .type = device::dtype_of(x.value.scalar_type()),
                                       .scale = static_cast<float>(factors.scale),
                                       .dy = dy.value.const_data_ptr(),
@@ -289,13 +341,6 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
   } else {
     gradients.wait(std::move(parts), linear, a_grad, b_grad);
   }
-  LinearWeights weights{.weight = linear.weight, .bias = {}, .weight_grad = {}, .bias_grad = {}};
-  if (!has_rows(linear)) {
-    return {{.value = dy.value}, std::move(weights), at::mm(dlow, factors.a)};
-  }
-  weights.weight = joined.matrix.as_strided(
-      {linear.weight.size(0) + dy.room, linear.weight.size(1)}, joined.matrix.strides());
-  return {{.value = with_room(dy.value, dy.room)}, std::move(weights)};
 }
 
 }  // namespace kinora::ops

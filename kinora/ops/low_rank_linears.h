@@ -63,8 +63,8 @@ class UpdateGradients {
 
 class LowRankLinears {
  public:
-  /// Columns that a matrix leaves free behind its rows for the linear's updates: joined_rank(); 0
-  /// where there is none, or no kernel for it.
+  /// joined_rank() of the linear's updates where there is a kernel for it, else 0: the columns that
+  /// a matrix leaves free behind its rows, where the product is to take the updates in.
   [[nodiscard]] static int64_t room(const LinearWeights& linear);
   /// The same for the memory of a weight [out, in] with one update of `rank`, where that is free of
   /// choice (nn::Parameter::room).
@@ -82,6 +82,14 @@ class LowRankLinears {
   [[nodiscard]] JoinedProduct backward(const Operand& dy, Operand& x, const LinearWeights& linear,
                                        UpdateGradients& gradients);
 
+  /// Beside a product that does not take them in, of operands without room and a linear with
+  /// room(): what the updates add to y. x.low is made unless it is there.
+  [[nodiscard]] static at::Tensor forward_apart(Operand& x, const LinearWeights& linear);
+  /// What they add to dx. x.low as in backward().
+  [[nodiscard]] static at::Tensor backward_apart(const Operand& dy, Operand& x,
+                                                 const LinearWeights& linear,
+                                                 UpdateGradients& gradients);
+
   /// Weights take turns at the same addresses: nothing beside one outlives its use.
   void take_turns() { take_turns_ = true; }
 
@@ -94,6 +102,14 @@ class LowRankLinears {
     JoinedFactors factors = {};  // of several updates, or one that is not as it must be
   };
   [[nodiscard]] static Joined new_joined(const LinearWeights& linear);
+  /// The update's own where it is as it must be, else copies.
+  [[nodiscard]] static JoinedFactors new_factors(const LinearWeights& linear);
+  /// Makes x.low apart from x.
+  static void make_low(Operand& x, const LinearWeights& linear, const JoinedFactors& factors);
+  /// Writes dlow [R, rank], and has the gradients of the factors wait.
+  static void add_gradients(const Operand& dy, const Operand& x, const at::Tensor& dlow,
+                            const JoinedFactors& factors, const LinearWeights& linear,
+                            UpdateGradients& gradients);
   /// The weight itself, where its memory has room; else a copy, made again when the weight changed,
   /// or for each use of one that is not kept.
   [[nodiscard]] Joined& joined_of(const LinearWeights& linear);

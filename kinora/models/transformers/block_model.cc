@@ -97,15 +97,14 @@ void BlockModel::use_fast_path(std::shared_ptr<ops::BlockKernels> kernels, ops::
   int64_t number = 0;
   for (const std::vector<nn::Linear*>& block : linears_) {
     for (nn::Linear* linear : block) {
-      const bool is_numbered = linear->update() == nullptr;
-      linear->set_number(is_numbered ? number : -1);
+      linear->set_number(number);
       if (const nn::LowRankUpdate* update = linear->update()) {
         const std::vector<int64_t>& shape = linear->weight.shape;
         const int64_t rank = update->options().rank;
         linear->weight.room =
             kernels_ != nullptr ? kernels_->room_beside(shape[0], shape[1], rank) : 0;
       }
-      number += is_numbered ? linear->num_parts() : 0;
+      number += linear->num_parts();
     }
   }
   std::set<std::string> in_rings;
@@ -179,15 +178,11 @@ void BlockModel::quantise_weights() const {
     with_bucket(block_bucket(static_cast<int64_t>(i)), [&] {
       std::vector<ops::LinearWeights> numbered;
       for (const nn::Linear* linear : linears_[i]) {
-        if (linear->update() == nullptr) {
-          for (ops::LinearWeights& part : linear->parts()) {
-            numbered.push_back(std::move(part));
-          }
+        for (ops::LinearWeights& part : linear->parts()) {
+          numbered.push_back(std::move(part));
         }
       }
-      if (!numbered.empty()) {
-        kernels_->fp8()->quantise_weights(numbered);
-      }
+      kernels_->fp8()->quantise_weights(numbered);
     });
   }
 }

@@ -216,13 +216,8 @@ int64_t UnetProduct::out() const {
   return sum;
 }
 
-bool UnetProduct::is_updated() const {
-  return std::ranges::any_of(linears,
-                             [](const nn::Linear* linear) { return linear->update() != nullptr; });
-}
-
 bool UnetProduct::fits_fp8() const {
-  return !is_updated() && in() % ops::Fp8::kMultiple == 0 && out() % ops::Fp8::kMultiple == 0;
+  return in() % ops::Fp8::kMultiple == 0 && out() % ops::Fp8::kMultiple == 0;
 }
 
 std::vector<UnetProduct> UnetTransformerBlock::products() {
@@ -331,11 +326,9 @@ std::vector<std::string> UnetTransformer::what_stays(const std::string& path) {
     for (const UnetProduct& product : transformer_blocks[i]->products()) {
       if (!product.fits_fp8()) {
         stays.push_back(path + ".transformer_blocks." + std::to_string(i) + "." + product.name +
-                        (product.is_updated()
-                             ? " has an update"
-                             : ": " + std::to_string(product.in()) + " -> " +
-                                   std::to_string(product.out()) + ", no multiples of " +
-                                   std::to_string(ops::Fp8::kMultiple)));
+                        ": " + std::to_string(product.in()) + " -> " +
+                        std::to_string(product.out()) + ", no multiples of " +
+                        std::to_string(ops::Fp8::kMultiple));
       }
     }
   }

@@ -121,7 +121,6 @@ struct UnetProduct {
 
   [[nodiscard]] int64_t in() const { return linears.front()->weight.shape[1]; }
   [[nodiscard]] int64_t out() const;
-  [[nodiscard]] bool is_updated() const;  ///< one of the linears
   /// Whether fp8 can compute it, if it is one product.
   [[nodiscard]] bool fits_fp8() const;
 };

@@ -37,6 +37,8 @@ constexpr double kWidthForHalf = 334.0;  // hidden, with which half the speed is
 // Tokens at once times hidden, below which a pass hardly gets shorter.
 constexpr double kElementsForAPass = 3.9e6;
 constexpr double kFp8Gain = 1.39;  // of blocks whose linears are in fp8
+// The same of frozen weights below low-rank updates: Flux in 330.7 and 264.1 ms (docs/mmdit.md).
+constexpr double kFrozenFp8Gain = 1.25;
 constexpr double kBandwidthShare = 0.68;
 // Of the time that computation takes: what comes in pieces, each when the one before is used, does
 // not fill more of it.
@@ -216,12 +218,13 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
                          std::hypot(1.0, kElementsForAPass / (rows * width)) * width /
                          (width + kWidthForHalf);
   const double fp8_share = config.train.fp8 ? models::fp8_share(config.model) : 0.0;
+  const double fp8_gain = config.finetune.lora.any() ? kFrozenFp8Gain : kFp8Gain;
   // A multiply-accumulate is two operations. Backward has as many as forward for gradients of
   // inputs, more for attention, and again as many for those of weights, of which low-rank updates
   // have next to none.
   const double parts = config.finetune.lora.any() ? 2.5 : 3.0;
   const double forward_s = 2.0 * of_linears / stages * models::forward_macs(config.model) *
-                           own_samples / reached * (1.0 - fp8_share + fp8_share / kFp8Gain);
+                           own_samples / reached * (1.0 - fp8_share + fp8_share / fp8_gain);
   const int64_t passes = config.train.global_batch / data_ranks / micro_batch;
   // The first and the last micro-batches of a pipeline make ranks wait (parallel/pipeline.h); a
   // third as long where the gradients of weights are computed meanwhile. What travels is hidden.

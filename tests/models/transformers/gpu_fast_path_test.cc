@@ -38,12 +38,16 @@ constexpr Geometry kGeometries[] = {
     {.hidden = 144, .heads = 2, .batch = 3, .rows = 15, .columns = 17, .rank = 16},
 };
 
-// Batch times tokens is a multiple of 16 in all but the last, as block scaling wants it.
+// Batch times tokens is a multiple of 16 in all but the last, as block scaling wants it. Of a rank
+// the weights are frozen below updates, tuned without.
 constexpr Geometry kFp8Geometries[] = {
     {.hidden = 144, .heads = 2, .batch = 1, .rows = 16, .columns = 16},
     {.hidden = 144, .heads = 2, .batch = 16, .rows = 3, .columns = 5},
     {.hidden = 128, .heads = 2, .batch = 257, .rows = 4, .columns = 4},
     {.hidden = 128, .heads = 2, .batch = 16, .rows = 4, .columns = 4},
+    {.hidden = 128, .heads = 2, .batch = 16, .rows = 4, .columns = 4, .tuned = true},
+    {.hidden = 128, .heads = 2, .batch = 16, .rows = 4, .columns = 4, .rank = 8},
+    {.hidden = 144, .heads = 2, .batch = 16, .rows = 3, .columns = 5, .rank = 12},
     {.hidden = 144, .heads = 2, .batch = 3, .rows = 15, .columns = 17},
 };
 
