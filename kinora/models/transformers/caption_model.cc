@@ -32,6 +32,7 @@ void give_texts(std::vector<ops::Block>& blocks, const std::vector<at::Tensor>& 
 
 CaptionModel::CaptionModel(const ModelConfig& config)
     : BlockModel(config),
+      windows_(config.transformer.sliding_window, SlidingWindow::Tiles::kFrame),
       x_embedder(config, 3),
       t_embedder(config.transformer.hidden, config.time_scale),
       t_block(config.transformer.hidden, 6, true),
@@ -229,8 +230,24 @@ at::Tensor CaptionModel::finish(const at::Tensor& x, const FrameCondition& condi
   return x.defined() ? to_clip(final_layer.forward(x, condition.of_frames()), x_t) : at::Tensor();
 }
 
+ClipTokens CaptionModel::clip_tokens(const Grid& grid, const at::Tensor& rotary) const {
+  ClipTokens tokens{.rotary = in_windows(rotary, grid), .tokens_a_frame = grid.tokens_a_frame()};
+  if (windows_.any()) {
+    check_windows(sequence());
+    tokens.blocks = windows_.of(grid, 0, rotary.device()).blocks();
+  }
+  return tokens;
+}
+
+at::Tensor CaptionModel::in_windows(const at::Tensor& tokens, const Grid& grid) const {
+  return windows_.any() ? windows_.of(grid, 0, tokens.device()).sorted(tokens) : tokens;
+}
+
 at::Tensor CaptionModel::to_clip(const at::Tensor& part, const at::Tensor& x_t) const {
-  const at::Tensor patches = sequence().leave(part, grid_of(config(), x_t).tokens_a_frame());
+  const Grid grid = grid_of(config(), x_t);
+  const at::Tensor restored =
+      windows_.any() ? windows_.of(grid, 0, part.device()).restored(part) : part;
+  const at::Tensor patches = sequence().leave(restored, grid.tokens_a_frame());
   return tapped(from_patches(config(), patches, x_t));
 }
 

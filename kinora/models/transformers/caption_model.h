@@ -8,6 +8,8 @@
 #include "kinora/models/transformers/block_model.h"
 #include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/transformers/caption_inputs.h"
+#include "kinora/models/transformers/joined_heads.h"
+#include "kinora/models/transformers/sliding_window.h"
 #include "kinora/models/transformers/video_layers.h"
 
 namespace kinora::models {
@@ -77,6 +79,12 @@ class CaptionModel : public BlockModel {
                                     const diffusion::Conditions& conditions,
                                     const diffusion::Pass& pass) const;
 
+  /// Tokens of a clip of that grid, with those angles, in the order of model.sliding_window.
+  /// kConfig where there is one and tokens are divided.
+  [[nodiscard]] ClipTokens clip_tokens(const Grid& grid, const at::Tensor& rotary) const;
+  /// [B, T, S', ..] in that order; finish() and run_fast() put it back.
+  [[nodiscard]] at::Tensor in_windows(const at::Tensor& tokens, const Grid& grid) const;
+
   /// The final layer of the plain path and what is behind it: as x_t. Nothing behind a stage's
   /// blocks.
   [[nodiscard]] at::Tensor finish(const at::Tensor& x, const FrameCondition& condition,
@@ -95,6 +103,7 @@ class CaptionModel : public BlockModel {
   [[nodiscard]] at::Tensor to_clip(const at::Tensor& part, const at::Tensor& x_t) const;
 
   TextReaders readers_;
+  SlidingWindows windows_;
 
  protected:
   // NOLINTBEGIN(readability-identifier-naming): named as the published checkpoints' keys

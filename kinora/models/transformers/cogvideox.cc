@@ -314,7 +314,8 @@ CogVideoX::CogVideoX(const ModelConfig& config)
                        nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden)),
       null_text(at::zeros({config.text_tokens, config.text_channels}, at::kFloat)),
       blocks(config.transformer),
-      final_layer(config) {
+      final_layer(config),
+      sliding_windows_(config.transformer.sliding_window, SlidingWindow::Tiles::kClip) {
   const TransformerConfig& own = config.transformer;
   add_child("x_embedder", x_embedder);
   add_child("t_embedder", t_embedder);
@@ -387,8 +388,10 @@ double CogVideoX::macs(const ModelConfig& config) {
   const auto mlp_width = static_cast<double>(own.mlp_hidden());
   const auto time = static_cast<double>(own.time_channels);
   const double all = text + m.tokens;
+  const double attended =
+      all * window_share(config, SlidingWindow::Tiles::kClip, config.text_tokens);
   const double block = all * (4 * m.hidden * m.hidden + 2 * m.hidden * mlp_width) +
-                       2 * all * all * m.hidden + 4 * kStreamVectors * m.hidden * time;
+                       2 * all * attended * m.hidden + 4 * kStreamVectors * m.hidden * time;
   return m.model(block) + text * static_cast<double>(config.text_channels) * m.hidden -
          text * 2 * m.hidden * mlp_width;  // the last block's text goes no further
 }
@@ -543,6 +546,16 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
     tokens.image_angles =
         sequence().enter(angles.flatten(0, 1).unsqueeze(0).unsqueeze(0)).flatten(0, 2);
   }
+  const SlidingWindow* window = nullptr;
+  if (sliding_windows_.any()) {
+    check_windows(*lies);
+    window = &sliding_windows_.of(grid, tokens.text, device);
+    tokens.blocks = window->blocks();
+    image = window->sorted(image);
+    if (tokens.image_angles.defined()) {
+      tokens.image_angles = window->sorted(tokens.image_angles.unsqueeze(0).unsqueeze(0))[0][0];
+    }
+  }
   const at::Tensor c = condition(t);
   at::Tensor out;
   if (is_fast_with_heads()) {
@@ -553,6 +566,9 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
   }
   if (!out.defined()) {
     return {};
+  }
+  if (window != nullptr) {
+    out = window->restored(out);
   }
   const at::Tensor patches = sequence()
                                  .leave(final_layer.forward(out.to(at::kFloat), c), tokens.image)

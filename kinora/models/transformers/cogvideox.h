@@ -7,6 +7,7 @@
 #include "kinora/models/transformers/caption_encoder.h"
 #include "kinora/models/transformers/grid.h"
 #include "kinora/models/transformers/joint_layers.h"
+#include "kinora/models/transformers/sliding_window.h"
 #include "kinora/models/transformers/video_layers.h"
 #include "kinora/nn/layer_norm.h"
 
@@ -146,6 +147,7 @@ class CogVideoX : public BlockModel {
   at::Tensor pos_embed;  // [1, L + N, C]: of the text, of a clip of base_grid; undefined: none
   BlockList<CogVideoXBlock> blocks;
   CogVideoXFinalLayer final_layer;
+  SlidingWindows sliding_windows_;
 };
 // NOLINTEND(readability-identifier-naming)
 

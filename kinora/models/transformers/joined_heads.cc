@@ -103,9 +103,10 @@ JoinedSelfAttention::JoinedSelfAttention(const TransformerConfig& config, double
   add_child("", norms_);
 }
 
-at::Tensor JoinedSelfAttention::attend(const at::Tensor& projected, const at::Tensor& rotary,
-                                       const nn::Sequence& sequence, int64_t tokens_a_frame) const {
+at::Tensor JoinedSelfAttention::attend(const at::Tensor& projected, const ClipTokens& tokens,
+                                       const nn::Sequence& sequence) const {
   const std::vector<at::Tensor> parts = projected.chunk(3, -1);
+  const at::Tensor& rotary = tokens.rotary;
   const int64_t columns = parts[0].size(-1);
   const at::Tensor angles =
       rotary.size(-1) == head_size_
@@ -120,19 +121,21 @@ at::Tensor JoinedSelfAttention::attend(const at::Tensor& projected, const at::Te
   const int64_t frames = projected.size(1);
   const std::vector<at::Tensor> streams =
       sequence.divides_tokens() ? packed.unbind(1) : std::vector<at::Tensor>{packed.flatten(1, 2)};
-  const std::vector<int64_t> tokens(streams.size(), frames * tokens_a_frame / std::ssize(streams));
+  const std::vector<int64_t> counts(streams.size(),
+                                    frames * tokens.tokens_a_frame / std::ssize(streams));
   const std::vector<at::Tensor> attended =
-      sequence.stream_attention(nullptr, streams, tokens, /*text_lengths=*/{});
+      tokens.blocks != nullptr
+          ? nn::attend_streams(nullptr, streams, /*text_lengths=*/{}, tokens.blocks)
+          : sequence.stream_attention(nullptr, streams, counts, /*text_lengths=*/{});
   return at::stack(attended, 1).view(parts[0].sizes());
 }
 
-at::Tensor JoinedSelfAttention::forward(const at::Tensor& x, const at::Tensor& rotary,
-                                        const nn::Sequence& sequence,
-                                        int64_t tokens_a_frame) const {
-  return tapped(proj.forward(attend(qkv.forward(x), rotary, sequence, tokens_a_frame)));
+at::Tensor JoinedSelfAttention::forward(const at::Tensor& x, const ClipTokens& tokens,
+                                        const nn::Sequence& sequence) const {
+  return tapped(proj.forward(attend(qkv.forward(x), tokens, sequence)));
 }
 
-ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const at::Tensor& rotary,
+ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const ClipTokens& tokens,
                                       const ops::HeadRule& rotation,
                                       const ops::SeamNumbers& vectors) const {
   const bool has_kernel = pass.kernels.has_head_rules() && !pass.sequence.divides_tokens();
@@ -141,7 +144,8 @@ ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const at::Tensor& ro
       .proj = proj.weights(),
       .heads = qkv.weight.shape.front() / (3 * head_size_),
       .length = pass.frames * pass.tokens,
-      .rule = norms_.rule(qkv.group(), has_kernel ? rotation : ops::HeadRule())};
+      .rule = norms_.rule(qkv.group(), has_kernel ? rotation : ops::HeadRule()),
+      .keys = {.blocks = tokens.blocks}};
   if (has_kernel && rotation.cosines.size(1) != head_size_ / 2) {  // of all heads: those of here
     const int64_t own = body.heads * head_size_ / 2;
     for (at::Tensor* table : {&body.rule.cosines, &body.rule.sines}) {
@@ -149,11 +153,10 @@ ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const at::Tensor& ro
     }
   }
   if (!has_kernel) {
-    body.attend = [this, &sequence = pass.sequence, rotary, batch = pass.batch,
-                   frames = pass.frames, tokens = pass.tokens,
-                   tokens_a_frame = pass.tokens_a_frame](const at::Tensor& rows) {
-      const at::Tensor projected = rows.view({batch, frames, tokens, rows.size(1)});
-      return attend(projected, rotary, sequence, tokens_a_frame).flatten(0, 2);
+    body.attend = [this, &sequence = pass.sequence, tokens, batch = pass.batch,
+                   frames = pass.frames, count = pass.tokens](const at::Tensor& rows) {
+      const at::Tensor projected = rows.view({batch, frames, count, rows.size(1)});
+      return attend(projected, tokens, sequence).flatten(0, 2);
     };
   }
   return {.body = std::move(body), .seam = vectors, .kept = pass.kept(ops::BranchKind::kSpace)};

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "kinora/comm/group.h"
@@ -13,6 +14,7 @@
 #include "kinora/nn/module.h"
 #include "kinora/nn/rms_norm.h"
 #include "kinora/nn/sequence.h"
+#include "kinora/ops/block_mask.h"
 
 /// Attention whose queries and keys are normed over all heads together (Wan, LTX-Video).
 ///
@@ -41,27 +43,35 @@ class JoinedHeadNorms : public nn::Module {
   JoinedHeadNorm k_norm;
 };
 
+/// The tokens that a JoinedSelfAttention is among.
+struct ClipTokens {
+  /// Angles of the own ones for nn::rotated, fp32 [1, T, S', D], alike for all heads, or
+  /// [B, T, S', C].
+  at::Tensor rotary;
+  int64_t tokens_a_frame = 0;                              ///< S
+  std::shared_ptr<const ops::BlockMask> blocks = nullptr;  ///< null: each attends to all
+};
+
 /// Attention of a clip's tokens to each other: keys qkv, proj and those of JoinedHeadNorms. Where
 /// tokens are divided, those of each frame are.
 class JoinedSelfAttention : public nn::Module {
  public:
   JoinedSelfAttention(const TransformerConfig& config, double epsilon);
 
-  /// x: [B, T, S', C]. rotary: angles of the own tokens for nn::rotated, fp32 [1, T, S', D], alike
-  /// for all heads, or [B, T, S', C]. tokens_a_frame: S. Returns [B, T, S', C].
-  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& rotary,
-                                   const nn::Sequence& sequence, int64_t tokens_a_frame) const;
+  /// x: [B, T, S', C]. Returns [B, T, S', C].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const ClipTokens& tokens,
+                                   const nn::Sequence& sequence) const;
 
-  /// For the fast path: by kernels where all tokens are here. rotation: rotary for these, which all
-  /// blocks share (nn::head_rule).
-  [[nodiscard]] ops::Branch fast(const FastPass& pass, const at::Tensor& rotary,
+  /// For the fast path: by kernels where all tokens are here. rotation: tokens.rotary for these,
+  /// which all blocks share (nn::head_rule).
+  [[nodiscard]] ops::Branch fast(const FastPass& pass, const ClipTokens& tokens,
                                  const ops::HeadRule& rotation,
                                  const ops::SeamNumbers& vectors) const;
 
  private:
   /// From what qkv makes, [B, T, S', 3 C'], to what proj reads, [B, T, S', C'].
-  [[nodiscard]] at::Tensor attend(const at::Tensor& projected, const at::Tensor& rotary,
-                                  const nn::Sequence& sequence, int64_t tokens_a_frame) const;
+  [[nodiscard]] at::Tensor attend(const at::Tensor& projected, const ClipTokens& tokens,
+                                  const nn::Sequence& sequence) const;
 
   int64_t head_size_;
   JoinedHeadNorms norms_;

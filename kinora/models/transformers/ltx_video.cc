@@ -47,16 +47,15 @@ LtxBlock::LtxBlock(const TransformerConfig& config)
 }
 
 at::Tensor LtxBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
-                             const nn::Sequence& sequence, const at::Tensor& rotary,
-                             int64_t tokens_a_frame) const {
+                             const nn::Sequence& sequence, const ClipTokens& tokens) const {
   const auto result = [&sequence](ops::BranchKind kind, const auto& compute) {
     return sequence.branch(kind, [&] { return std::vector{compute()}; })[0];
   };
   const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
-  const at::Tensor mixed = gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
-                                       return attn.forward(modulated_rms_norm(x, m[0], m[1]),
-                                                           rotary, sequence, tokens_a_frame);
-                                     }));
+  const at::Tensor mixed =
+      gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
+                  return attn.forward(modulated_rms_norm(x, m[0], m[1]), tokens, sequence);
+                }));
   const at::Tensor y = mixed + result(ops::BranchKind::kText, [&] {
                          return cross_attn.forward(mixed, conditions.text, /*num_images=*/0,
                                                    conditions.text_lengths);
@@ -73,9 +72,9 @@ at::Tensor LtxBlock::table() const {
   return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
 }
 
-ops::Block LtxBlock::fast(const FastPass& pass, const at::Tensor& rotary,
+ops::Block LtxBlock::fast(const FastPass& pass, const ClipTokens& tokens,
                           const ops::HeadRule& rotation) const {
-  return {.branches = {attn.fast(pass, rotary, rotation, {.shift = 0, .scale = 1, .gate = 2}),
+  return {.branches = {attn.fast(pass, tokens, rotation, {.shift = 0, .scale = 1, .gate = 2}),
                        {.body = cross_attn.body(), .kept = pass.kept(ops::BranchKind::kText)},
                        mlp_branch(pass, mlp, {.shift = 3, .scale = 4, .gate = 5})},
           .num_vectors = kLtxVectors};
@@ -112,7 +111,8 @@ void LtxVideo::resolve(ModelConfig& config, const ModelConfig& published) {
 
 double LtxVideo::macs(const ModelConfig& config) {
   const TransformerMacs m(config);
-  return m.model(m.attention(m.tokens) + m.cross_attention + m.mlp) + m.modulation + m.captions;
+  return m.model(m.attention(m.tokens * window_share(config)) + m.cross_attention + m.mlp) +
+         m.modulation + m.captions;
 }
 
 at::Tensor LtxVideo::null_caption() const {
@@ -170,16 +170,16 @@ at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
                              const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const at::Tensor rotary =
-      sequence().enter(angles(grid, required(conditions.fps, "fps", t).to(at::kFloat)));
-  const at::Tensor x =
-      x_embedder.forward(sequence().enter(to_patches(config(), x_t)));  // [B, T, S', C]
+  const ClipTokens places = clip_tokens(
+      grid, sequence().enter(angles(grid, required(conditions.fps, "fps", t).to(at::kFloat))));
+  const at::Tensor x =  // [B, T, S', C]
+      in_windows(x_embedder.forward(sequence().enter(to_patches(config(), x_t))), grid);
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
-    const ops::HeadRule rotation = nn::head_rule({}, {}, rotary);
+    const ops::HeadRule rotation = nn::head_rule({}, {}, places.rotary);
     std::vector<ops::Block> stacked;
     for (const int64_t use : blocks_of(pass)) {
-      stacked.push_back(blocks[use].fast(fast, rotary, rotation));
+      stacked.push_back(blocks[use].fast(fast, places, rotation));
     }
     return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }
@@ -190,12 +190,11 @@ at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor out = through_plain_blocks(
       x, config().transformer.depth, pass,
       [&](int64_t i, const at::Tensor& clip) {
-        return run_plain(
-            i, i < recompute_blocks(), clip, inputs,
-            [&tokens = *tokens, &block = blocks[i], rotary, places = grid.tokens_a_frame()](
-                const at::Tensor& in, const BlockConditions& given) {
-              return block.forward(in, given, tokens, rotary, places);
-            });
+        return run_plain(i, i < recompute_blocks(), clip, inputs,
+                         [&tokens = *tokens, &block = blocks[i], places](
+                             const at::Tensor& in, const BlockConditions& given) {
+                           return block.forward(in, given, tokens, places);
+                         });
       },
       [&] { return blocks[0].first_norm(x, inputs); });
   return finish(out, of_time.condition, x_t);

@@ -13,17 +13,16 @@ namespace kinora::models {
 class LtxBlock : public nn::Module {
  public:
   explicit LtxBlock(const TransformerConfig& config);
-  /// rotary, tokens_a_frame: as JoinedSelfAttention's, of all heads.
+  /// tokens: as JoinedSelfAttention's, with angles of all heads.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
-                                   const nn::Sequence& sequence, const at::Tensor& rotary,
-                                   int64_t tokens_a_frame) const;
+                                   const nn::Sequence& sequence, const ClipTokens& tokens) const;
   /// The norm that attention reads.
   [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const BlockConditions& conditions) const;
   /// The learned part of the block's vectors: [6, C].
   [[nodiscard]] at::Tensor table() const;
 
   // For the fast path.
-  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary,
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const ClipTokens& tokens,
                                 const ops::HeadRule& rotation) const;
   [[nodiscard]] const JoinedTextAttention& cross_attention() const { return cross_attn; }
   /// Those that can compute in fp8, in order.

@@ -84,7 +84,8 @@ MMDiT::MMDiT(const ModelConfig& config)
       joint_blocks(config.transformer),
       single_blocks(config.transformer, config.transformer.parallel_depth,
                     config.transformer.depth),
-      final_layer(config) {
+      final_layer(config),
+      sliding_windows_(config.transformer.sliding_window, SlidingWindow::Tiles::kClip) {
   const TransformerConfig& own = config.transformer;
   add_child("x_embedder", x_embedder);
   if (own.given_embedders) {
@@ -192,9 +193,6 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
            std::ranges::all_of(own.rotary_axes, [](int64_t dims) { return dims % 2 == 0; })),
       kConfig, "[model] model.rotary_axes must be 3 even numbers whose sum is that of a head's ",
       head, " dims (model.hidden / model.heads), got ", at::IntArrayRef(own.rotary_axes));
-  KINORA_CHECK(own.sliding_window.empty() || own.sliding_window.size() == kAxes, kConfig,
-               "[model] model.sliding_window must be 3 numbers, frames, rows and columns, got ",
-               at::IntArrayRef(own.sliding_window));
   for (const int64_t block : own.second_attention) {
     KINORA_CHECK(block < own.depth, kConfig,
                  "[model] model.second_attention must be blocks from 0 to ", own.depth - 1,
@@ -208,12 +206,7 @@ double MMDiT::macs(const ModelConfig& config) {
   const auto text = static_cast<double>(config.text_tokens);
   const double all = text + m.tokens;
   const auto mlp_width = static_cast<double>(own.mlp_hidden());
-  const double attended =
-      own.sliding_window.empty()
-          ? 1.0
-          : SlidingWindow(grid_of(config), own.sliding_window, config.text_tokens, at::kCPU)
-                .blocks()
-                ->density();
+  const double attended = window_share(config, SlidingWindow::Tiles::kClip, config.text_tokens);
   const double scores = 2 * all * all * m.hidden * attended;
   const double square = m.hidden * m.hidden;
   const double joint = all * (4 * square + 2 * m.hidden * mlp_width) + scores + 2 * m.modulation;
@@ -592,22 +585,6 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
               all_vectors(all, c, final_layer.modulation(c)).view({times.size(0), batch, -1})};
 }
 
-const SlidingWindow& MMDiT::sliding_window(const Grid& grid, int64_t others, at::Device device) {
-  if (others > 0) {  // masks are of whole blocks: the same for all that end in the same one
-    constexpr int64_t kRows = kernels::BlockMask::kRows;
-    const int64_t own = grid.frames * grid.tokens_a_frame();
-    others = (own + others + kRows - 1) / kRows * kRows - own;
-  }
-  const std::array<int64_t, 4> key = {grid.frames, grid.rows, grid.columns, others};
-  const auto found = sliding_windows_.find(key);
-  return found != sliding_windows_.end()
-             ? found->second
-             : sliding_windows_
-                   .emplace(key, SlidingWindow(grid, config().transformer.sliding_window, others,
-                                               device))
-                   .first->second;
-}
-
 at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
@@ -631,14 +608,12 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
         sequence().enter(angles(grid, shown, x_t.device()).unsqueeze(0)).flatten(0, 2);
   }
   const SlidingWindow* window = nullptr;
-  if (!config().transformer.sliding_window.empty()) {
-    KINORA_CHECK(!own->divides_tokens(), kConfig,
-                 "[model] model.sliding_window needs all tokens on each rank. Hint: "
-                 "parallel.sequence=1 and sample.patches=1, or model.sliding_window=[]");
-    window = &sliding_window(grid, beside + tokens.text, x_t.device());
+  if (sliding_windows_.any()) {
+    check_windows(*own);
+    window = &sliding_windows_.of(grid, beside + tokens.text, x_t.device());
     tokens.blocks = window->blocks();
     if (!config().transformer.second_attention.empty()) {
-      tokens.image_blocks = sliding_window(grid, beside, x_t.device()).blocks();
+      tokens.image_blocks = sliding_windows_.of(grid, beside, x_t.device()).blocks();
     }
     streams[0] = window->sorted(streams[0]);
     if (tokens.image_angles.defined()) {

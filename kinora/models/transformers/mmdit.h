@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <optional>
 
 #include "kinora/models/transformers/block_model.h"
@@ -55,9 +54,6 @@ class MMDiT : public BlockModel {
   /// fp32 angles of all of these: [1, N, D].
   [[nodiscard]] at::Tensor angles(const Grid& grid, const Grid& shown,
                                   const at::Device& device) const;
-  /// Of tokens of that grid with so many others behind them.
-  [[nodiscard]] const SlidingWindow& sliding_window(const Grid& grid, int64_t others,
-                                                    at::Device device);
   /// The middle of the table for a picture of that grid: [1, 1, S, C].
   [[nodiscard]] at::Tensor positions(const Grid& grid) const;
 
@@ -108,7 +104,7 @@ class MMDiT : public BlockModel {
   BlockList<ParallelBlock> single_blocks;
   FinalLayer final_layer;
   // NOLINTEND(readability-identifier-naming)
-  std::map<std::array<int64_t, 4>, SlidingWindow> sliding_windows_;  // by grid and others
+  SlidingWindows sliding_windows_;
 };
 
 }  // namespace kinora::models

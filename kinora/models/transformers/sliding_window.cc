@@ -10,6 +10,7 @@
 
 #include <array>
 
+#include "kinora/core/error.h"
 #include "kinora/kernels/attention.h"
 
 // Shapes: N the clip's tokens, M tiles, K blocks of tokens.
@@ -21,7 +22,7 @@ constexpr size_t kClipAxes = 3;  // frame, row, column
 using Sizes = std::array<int64_t, kClipAxes>;
 
 constexpr Sizes kClipTile = {2, 8, 8};
-constexpr Sizes kPictureTile = {1, 8, 16};
+constexpr Sizes kFrameTile = {1, 8, 16};
 
 /// Positions on each axis of all places of a grid, in its order: int64 [places].
 std::array<at::Tensor, kClipAxes> places_of(const Sizes& grid) {
@@ -35,20 +36,21 @@ at::Tensor number_of(const std::array<at::Tensor, kClipAxes>& positions, const S
   return (positions[0] * grid[1] + positions[1]) * grid[2] + positions[2];
 }
 
-/// Tokens [B, 1, N, ..] with the first of them as `order` has them.
+/// Tokens [B, T, S, ..] with the first of them as `order` has them.
 at::Tensor in_order(const at::Tensor& tokens, const at::Tensor& order) {
+  const at::Tensor all = tokens.flatten(1, 2);
   const int64_t own = order.numel();
-  const at::Tensor clip = tokens.narrow(2, 0, own).index_select(2, order);
-  return tokens.size(2) == own ? clip
-                               : at::cat({clip, tokens.narrow(2, own, tokens.size(2) - own)}, 2);
+  const at::Tensor clip = all.narrow(1, 0, own).index_select(1, order);
+  return (all.size(1) == own ? clip : at::cat({clip, all.narrow(1, own, all.size(1) - own)}, 1))
+      .view(tokens.sizes());
 }
 
 }  // namespace
 
 SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& window, int64_t others,
-                             at::Device device) {
+                             at::Device device, Tiles of) {
   const Sizes clip = {grid.frames, grid.rows, grid.columns};
-  const Sizes tile = grid.frames > 1 ? kClipTile : kPictureTile;
+  const Sizes tile = grid.frames > 1 && of == Tiles::kClip ? kClipTile : kFrameTile;
   Sizes tiles{};
   std::array<at::Tensor, kClipAxes> tile_of;    // of each token
   std::array<at::Tensor, kClipAxes> within_it;  // likewise
@@ -97,6 +99,33 @@ at::Tensor SlidingWindow::sorted(const at::Tensor& tokens) const {
 
 at::Tensor SlidingWindow::restored(const at::Tensor& tokens) const {
   return in_order(tokens, places_);
+}
+
+const SlidingWindow& SlidingWindows::of(const Grid& grid, int64_t others, at::Device device) const {
+  if (others > 0) {  // masks are of whole blocks: the same for all that end in the same one
+    constexpr int64_t kRows = kernels::BlockMask::kRows;
+    const int64_t own = grid.frames * grid.tokens_a_frame();
+    others = (own + others + kRows - 1) / kRows * kRows - own;
+  }
+  const std::array<int64_t, 4> key = {grid.frames, grid.rows, grid.columns, others};
+  const auto found = made_.find(key);
+  return found != made_.end()
+             ? found->second
+             : made_.emplace(key, SlidingWindow(grid, window_, others, device, tiles_))
+                   .first->second;
+}
+
+void check_windows(const nn::Sequence& tokens) {
+  KINORA_CHECK(!tokens.divides_tokens(), kConfig,
+               "[model] model.sliding_window needs all tokens on each rank. Hint: "
+               "parallel.sequence=1 and sample.patches=1, or model.sliding_window=[]");
+}
+
+double window_share(const ModelConfig& config, SlidingWindow::Tiles tiles, int64_t others) {
+  const std::vector<int64_t>& window = config.transformer.sliding_window;
+  return window.empty()
+             ? 1.0
+             : SlidingWindow(grid_of(config), window, others, at::kCPU, tiles).blocks()->density();
 }
 
 }  // namespace kinora::models

@@ -126,11 +126,12 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add("window", config.window,
              "stdit3: frames, rows and columns of windows of attention (1.3); [] = all.",
              between(1, 65536));
-  fields.add(
-      "sliding_window", config.sliding_window,
-      "sd3, flux, open_sora2, hunyuan_video: frames, rows and columns of patches around each "
-      "that it attends to, in whole blocks of 128 tokens; 0 = all of them; [] = all.",
-      between(0, 65536));
+  fields.add("sliding_window", config.sliding_window,
+             "sd3, flux, open_sora2, hunyuan_video, cogvideox, wan, ltx_video: frames, rows and "
+             "columns of "
+             "patches around each "
+             "that it attends to, in whole blocks of 128 tokens; 0 = all of them; [] = all.",
+             between(0, 65536));
 }
 
 }  // namespace kinora::models

@@ -123,6 +123,9 @@ void resolve_transformer(ModelConfig& config, const ModelConfig& published) {
   if (own.qk_norm == ops::Switch::kAuto) {
     own.qk_norm = family_of(config).qk_norm ? ops::Switch::kOn : ops::Switch::kOff;
   }
+  KINORA_CHECK(own.sliding_window.empty() || own.sliding_window.size() == 3, kConfig,
+               "[model] model.sliding_window must be 3 numbers, frames, rows and columns, got ",
+               at::IntArrayRef(own.sliding_window));
   KINORA_CHECK(own.depth > 0 && own.hidden > 0 && own.heads > 0 && own.patch > 0, kConfig,
                "[model] model.depth, hidden, heads and patch must be positive, got ", own.depth,
                ", ", own.hidden, ", ", own.heads, ", ", own.patch,

@@ -54,16 +54,16 @@ WanBlock::WanBlock(const TransformerConfig& config)
 }
 
 at::Tensor WanBlock::forward(const at::Tensor& x, const BlockConditions& conditions,
-                             const nn::Sequence& sequence, const at::Tensor& rotary,
-                             int64_t tokens_a_frame, int64_t num_images) const {
+                             const nn::Sequence& sequence, const ClipTokens& tokens,
+                             int64_t num_images) const {
   const auto result = [&sequence](ops::BranchKind kind, const auto& compute) {
     return sequence.branch(kind, [&] { return std::vector{compute()}; })[0];
   };
   const std::vector<at::Tensor> m = modulation_of(scale_shift_table, conditions.vectors);
-  const at::Tensor mixed = gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
-                                       return attn.forward(modulated_norm(x, m[0], m[1]), rotary,
-                                                           sequence, tokens_a_frame);
-                                     }));
+  const at::Tensor mixed =
+      gated_sum(x, m[2], result(ops::BranchKind::kSpace, [&] {
+                  return attn.forward(modulated_norm(x, m[0], m[1]), tokens, sequence);
+                }));
   const at::Tensor y =
       mixed + result(ops::BranchKind::kText, [&] {
         return cross_attn.forward(cross_norm.forward(mixed), conditions.text, num_images);
@@ -80,9 +80,9 @@ at::Tensor WanBlock::table() const {
   return ops::with_gradient(scale_shift_table.value, scale_shift_table.grad);
 }
 
-ops::Block WanBlock::fast(const FastPass& pass, const at::Tensor& rotary,
+ops::Block WanBlock::fast(const FastPass& pass, const ClipTokens& tokens,
                           const ops::HeadRule& rotation, int64_t num_images) const {
-  ops::Branch attention = attn.fast(pass, rotary, rotation, {.shift = 0, .scale = 1, .gate = 2});
+  ops::Branch attention = attn.fast(pass, tokens, rotation, {.shift = 0, .scale = 1, .gate = 2});
   ops::Branch text{.body = cross_attn.body(num_images),
                    .seam = {.shift = 6, .scale = 7},
                    .kept = pass.kept(ops::BranchKind::kText)};
@@ -171,8 +171,9 @@ double Wan::macs(const ModelConfig& config) {
   const auto channels = static_cast<double>(config.transformer.image_channels);
   const auto states = static_cast<double>(transformer_shape(config).image_states);
   const double images = 2 * states * m.hidden * (m.hidden + m.tokens);  // of a block
-  return m.model(m.attention(m.tokens) + m.cross_attention + images + m.mlp) + m.modulation +
-         m.captions + states * channels * (channels + m.hidden);
+  return m.model(m.attention(m.tokens * window_share(config)) + m.cross_attention + images +
+                 m.mlp) +
+         m.modulation + m.captions + states * channels * (channels + m.hidden);
 }
 
 at::Tensor Wan::null_caption() const {
@@ -230,19 +231,22 @@ at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
   check_inputs(x_t, t, conditions);
   const TransformerConfig& own = config().transformer;
   const Grid grid = grid_of(config(), x_t);
-  const at::Tensor rotary =
-      sequence().enter(clip_angles(wan_axes(own), grid, x_t.device(), kWanRotaryBase).unsqueeze(0));
+  const ClipTokens places = clip_tokens(
+      grid, sequence().enter(
+                clip_angles(wan_axes(own), grid, x_t.device(), kWanRotaryBase).unsqueeze(0)));
   ModelConfig input = config();
   input.in_channels += channels_beside(input);
-  const at::Tensor x = x_embedder.forward(
-      sequence().enter(to_patches(input, with_shown(config(), x_t, conditions))));  // [B, T, S', C]
+  const at::Tensor x = in_windows(  // [B, T, S', C]
+      x_embedder.forward(
+          sequence().enter(to_patches(input, with_shown(config(), x_t, conditions)))),
+      grid);
   const int64_t images = num_images(conditions);
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
-    const ops::HeadRule rotation = nn::head_rule({}, {}, rotary);
+    const ops::HeadRule rotation = nn::head_rule({}, {}, places.rotary);
     std::vector<ops::Block> stacked;
     for (const int64_t use : blocks_of(pass)) {
-      stacked.push_back(blocks[use].fast(fast, rotary, rotation, images));
+      stacked.push_back(blocks[use].fast(fast, places, rotation, images));
     }
     return run_fast(std::move(stacked), x, x_t, t, conditions, pass);
   }
@@ -253,12 +257,11 @@ at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor out = through_plain_blocks(
       x, own.depth, pass,
       [&](int64_t i, const at::Tensor& clip) {
-        return run_plain(
-            i, i < recompute_blocks(), clip, inputs,
-            [&tokens = *tokens, &block = blocks[i], rotary, places = grid.tokens_a_frame(), images](
-                const at::Tensor& in, const BlockConditions& given) {
-              return block.forward(in, given, tokens, rotary, places, images);
-            });
+        return run_plain(i, i < recompute_blocks(), clip, inputs,
+                         [&tokens = *tokens, &block = blocks[i], places, images](
+                             const at::Tensor& in, const BlockConditions& given) {
+                           return block.forward(in, given, tokens, places, images);
+                         });
       },
       [&] { return blocks[0].first_norm(x, inputs); });
   return finish(out, of_time.condition, x_t);

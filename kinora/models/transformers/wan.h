@@ -17,18 +17,17 @@ namespace kinora::models {
 class WanBlock : public nn::Module {
  public:
   explicit WanBlock(const TransformerConfig& config);
-  /// rotary, tokens_a_frame: as JoinedSelfAttention's; num_images: of conditions.text, as
-  /// JoinedTextAttention's.
+  /// tokens: as JoinedSelfAttention's; num_images: of conditions.text, as JoinedTextAttention's.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const BlockConditions& conditions,
-                                   const nn::Sequence& sequence, const at::Tensor& rotary,
-                                   int64_t tokens_a_frame, int64_t num_images) const;
+                                   const nn::Sequence& sequence, const ClipTokens& tokens,
+                                   int64_t num_images) const;
   /// The norm that attention reads.
   [[nodiscard]] at::Tensor first_norm(const at::Tensor& x, const BlockConditions& conditions) const;
   /// The learned part of the block's vectors: [6, C].
   [[nodiscard]] at::Tensor table() const;
 
   // For the fast path.
-  [[nodiscard]] ops::Block fast(const FastPass& pass, const at::Tensor& rotary,
+  [[nodiscard]] ops::Block fast(const FastPass& pass, const ClipTokens& tokens,
                                 const ops::HeadRule& rotation, int64_t num_images) const;
   /// The vectors of the norm before the text's attention: shift and scale, [2, C].
   [[nodiscard]] at::Tensor norm_vectors() const;

@@ -76,6 +76,15 @@ constexpr ClipCase kLargeCases[] = {
      .parallel_depth = 2,
      .text_tokens = 77,
      .hidden = 256},
+    {.name = "wan_slides_large",
+     .architecture = "wan",
+     .batch = 2,
+     .frames = 6,
+     .rows = 16,
+     .columns = 18,
+     .sliding_window = {{3, 5, 5}},
+     .text_tokens = 77,
+     .hidden = 256},
 };
 
 std::shared_ptr<ops::BlockKernels> gpu_kernels(at::ScalarType type, bool deterministic = true,

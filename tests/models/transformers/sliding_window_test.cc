@@ -51,11 +51,23 @@ TEST(SlidingWindowTest, OrderIsOfTilesAndComesBack) {
   EXPECT_EQ(number(131), 19);
 }
 
+TEST(SlidingWindowTest, FramesStayApart) {
+  const Grid grid = {.frames = 3, .rows = 9, .columns = 19};
+  const SlidingWindow clip(grid, {0, 0, 0}, 0, at::kCPU, SlidingWindow::Tiles::kFrame);
+  const at::Tensor tokens = at::arange(3 * 9 * 19, at::kLong).view({1, 3, 9 * 19, 1});
+  const at::Tensor sorted = clip.sorted(tokens);
+  EXPECT_TRUE(at::equal(clip.restored(sorted), tokens));
+  EXPECT_TRUE(at::equal(std::get<0>(sorted.sort(2)), tokens)) << "within each";
+  EXPECT_EQ(sorted[0][1][16][0].item<int64_t>(), 9 * 19 + 19) << "the next row";
+  EXPECT_EQ(sorted[0][1][128][0].item<int64_t>(), 9 * 19 + 16) << "the next tile";
+}
+
 /// What the class's comment says, token by token.
 at::Tensor blocks_as_written(const Grid& grid, const std::vector<int64_t>& window, int64_t others,
-                             const at::Tensor& sorted) {
-  const std::array<int64_t, 3> tile =
-      grid.frames > 1 ? std::array<int64_t, 3>{2, 8, 8} : std::array<int64_t, 3>{1, 8, 16};
+                             const at::Tensor& sorted, SlidingWindow::Tiles of) {
+  const std::array<int64_t, 3> tile = grid.frames > 1 && of == SlidingWindow::Tiles::kClip
+                                          ? std::array<int64_t, 3>{2, 8, 8}
+                                          : std::array<int64_t, 3>{1, 8, 16};
   using Tile = std::array<int64_t, 3>;
   const int64_t own = grid.frames * grid.tokens_a_frame();
   const int64_t count = (own + others + kRows - 1) / kRows;
@@ -111,13 +123,16 @@ TEST(SlidingWindowTest, BlocksAreThoseOfTheWindow) {
     Grid grid;
     std::vector<int64_t> window;
     int64_t others;
-  } cases[] = {
-      {{5, 25, 27}, {1, 5, 3}, 7}, {{9, 17, 14}, {3, 0, 3}, 0}, {{1, 25, 40}, {0, 9, 17}, 130}};
+    SlidingWindow::Tiles tiles = SlidingWindow::Tiles::kClip;
+  } cases[] = {{{5, 25, 27}, {1, 5, 3}, 7},
+               {{9, 17, 14}, {3, 0, 3}, 0},
+               {{1, 25, 40}, {0, 9, 17}, 130},
+               {{7, 17, 14}, {3, 5, 3}, 0, SlidingWindow::Tiles::kFrame}};
   for (const auto& c : cases) {
-    const SlidingWindow window(c.grid, c.window, c.others, at::kCPU);
+    const SlidingWindow window(c.grid, c.window, c.others, at::kCPU, c.tiles);
     const int64_t all = c.grid.frames * c.grid.tokens_a_frame() + c.others;
     const at::Tensor want =
-        blocks_as_written(c.grid, c.window, c.others, window.sorted(numbered_tokens(all)));
+        blocks_as_written(c.grid, c.window, c.others, window.sorted(numbered_tokens(all)), c.tiles);
     const at::Tensor got = window.blocks()->of_rows(all, all);
     EXPECT_TRUE(at::equal(got.slice(0, 0, all, kRows).slice(1, 0, all, kRows), want));
     const double density = want.to(at::kDouble).mean().item<double>();
@@ -142,7 +157,8 @@ ops::NamedResults results_of(const char* name,
 }
 
 TEST(SlidingWindowTest, OfAllIsAttentionToAll) {
-  for (const char* name : {"open_sora2_slides", "sd3_slides"}) {
+  for (const char* name :
+       {"open_sora2_slides", "sd3_slides", "cogvideox_slides", "wan_slides", "ltx_video_slides"}) {
     ops::expect_near(results_of(name, {}), results_of(name, {{0, 0, 0}}), 1e-5, name);
     ops::expect_near(results_of(name, {}), results_of(name, {{13, 67, 67}}), 1e-5, name);
   }
@@ -155,10 +171,48 @@ class Divided : public nn::Sequence {
 };
 
 TEST(SlidingWindowTest, NeedsAllTokens) {
-  RandomClips clips(clip_case("sd3_slides"), at::kCPU, at::kFloat);
-  clips.model().use_sequence(std::make_shared<Divided>());
-  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return clips.sample().size(); }),
-              testing::HasSubstr("model.sliding_window needs all tokens on each rank"));
+  for (const char* name : {"sd3_slides", "wan_slides"}) {
+    RandomClips clips(clip_case(name), at::kCPU, at::kFloat);
+    clips.model().use_sequence(std::make_shared<Divided>());
+    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return clips.sample().size(); }),
+                testing::HasSubstr("model.sliding_window needs all tokens on each rank"));
+  }
+}
+
+/// Whose inputs can be read.
+class OpenClips : public RandomClips {
+ public:
+  using RandomClips::conditions;
+  using RandomClips::RandomClips;
+  using RandomClips::t;
+  using RandomClips::x_t;
+};
+
+// Each block of a model lets a frame see the one before it and the one behind.
+TEST(SlidingWindowTest, FramesOutsideAreNotSeen) {
+  ClipCase c = clip_case("wan_slides");
+  c.sliding_window = {{3, 0, 0}};
+  for (const bool is_fast : {false, true}) {
+    OpenClips clips(c, at::kCPU, at::kFloat);
+    if (is_fast) {
+      clips.model().use_fast_path(std::make_shared<ops::BlockKernels>(
+          ops::KernelOptions{}, at::kCPU, at::kFloat, /*deterministic=*/true));
+    }
+    const at::NoGradGuard no_grad;
+    const auto drawn = [&](const at::Tensor& x_t) {
+      return clips.model().forward(x_t, clips.t(), clips.conditions());
+    };
+    at::Tensor changed = clips.x_t().clone();
+    changed.select(2, 0).add_(1.0);
+    const at::Tensor difference =
+        (drawn(changed) - drawn(clips.x_t())).abs().amax({0, 1, 3, 4});  // by frame
+    const int64_t reach = clips.model().config().transformer.depth;
+    for (int64_t frame = 0; frame < c.frames; ++frame) {
+      const auto of_frame = difference[frame].item<double>();
+      EXPECT_EQ(of_frame > 1e-4, frame <= reach) << frame << ": " << of_frame;
+      EXPECT_TRUE(frame <= reach || of_frame < 1e-6) << frame << ": " << of_frame;
+    }
+  }
 }
 
 }  // namespace sliding_window_test
