@@ -74,8 +74,8 @@ nlohmann::ordered_json score_clip_of_run(const EvalArguments& arguments) {
                ". Hint: kinora sample --ranks, then eval of its folder");
   device::configure_computation(arguments.threads, /*deterministic=*/false);
   const at::Device device = inference::choose_device(arguments.device);
-  inference::TrainedModel trained =
-      inference::load_trained(arguments.eval.samples, {.device = arguments.device});
+  inference::TrainedModel trained = inference::load_trained(
+      arguments.eval.samples, {.device = arguments.device, .overrides = arguments.overrides});
   const models::ModelConfig& model = trained.recipe.model;
   KINORA_CHECK(model.takes_text(), kConfig,
                "[eval] --clip is for models that draw from captions, got ", model.name);

@@ -1,9 +1,12 @@
 #include "apps/kinora/eval_scenes.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,45 +30,60 @@ double share(int64_t part, int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
 }
 
-/// Draws what `captions` ask for, beside: with DrawStart's, undefined: without.
+/// Draws what `captions` ask for, and reports how long it took.
 at::Tensor drawn(inference::TrainedModel& trained, std::vector<std::string> captions,
-                 const EvalArguments& arguments, int64_t batch, const at::Tensor& beside = {}) {
+                 const EvalArguments& arguments, int64_t batch, nlohmann::ordered_json& report,
+                 const inference::DrawStart& start = {}) {
   const inference::Request request{.captions = std::move(captions), .guidance = arguments.guidance};
   inference::Drawing drawing(trained, {request}, {.batch = batch});
-  if (beside.defined()) {
-    drawing.set_start({.beside = beside});
-  }
-  return drawing.draw();
+  drawing.set_start(start);
+  const auto begin = std::chrono::steady_clock::now();
+  at::Tensor samples = drawing.draw();  // on the CPU
+  report["drawing_s"] =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return samples;
 }
 
-/// Held-out clips: what is asked for, and of clips with references what is shown.
+/// Float32 [3, H, W] in [-1, 1].
+at::Tensor picture_of(const data::ShapeScene& scene, const models::ModelConfig& model) {
+  io::Image picture;
+  data::render(scene, model.height, model.width, picture);
+  return data::to_float(inference::pixels_of(picture).permute({2, 0, 1}), at::kCPU);
+}
+
+/// Held-out clips: what is asked for, and what is shown.
 struct AskedClips {
   std::vector<std::string> captions;
   std::vector<data::MovingContent> contents;
-  at::Tensor beside;  // float32 [clips, 3, N, H, W]
+  inference::DrawStart start;
 };
 
-AskedClips held_out_clips(int64_t count, const models::ModelConfig& model) {
+AskedClips held_out_clips(int64_t count, const models::ModelConfig& model, bool first_frame) {
   const int64_t most = models::shape_of(model).references;
   AskedClips asked;
   if (most == 0) {
+    std::vector<at::Tensor> first;
     for (int64_t i = 0; i < count; ++i) {
+      const data::MovingScene clip = data::held_out_clip(i);
       asked.captions.push_back(data::held_out_clip_caption(i));
-      asked.contents.push_back(data::held_out_clip(i).content());
+      asked.contents.push_back(clip.content());
+      first.push_back(picture_of(data::scene_at(clip, 0.0F), model).unsqueeze(1));
+    }
+    if (first_frame) {
+      asked.start.given = {.frames = at::stack(first), .places = {0}};
     }
     return asked;
   }
-  asked.beside = at::zeros({count, 3, most, model.height, model.width}, at::kFloat);
+  at::Tensor& beside = asked.start.beside;
+  beside = at::zeros({count, 3, most, model.height, model.width}, at::kFloat);
   for (int64_t i = 0; i < count; ++i) {
     const data::ReferencedClip clip = data::held_out_referenced_clip(i, most);
     asked.captions.push_back(clip.caption);
     asked.contents.push_back(clip.scene.content());
     for (size_t number = 0; number < clip.references.size(); ++number) {
-      io::Image picture;
-      data::render(clip.references[number], model.height, model.width, picture);
-      asked.beside[i]
+      beside[i]
           .select(1, static_cast<int64_t>(number))
-          .copy_(data::to_float(inference::pixels_of(picture).permute({2, 0, 1}), at::kCPU));
+          .copy_(picture_of(clip.references[number], model));
     }
   }
   return asked;
@@ -81,7 +99,7 @@ void score_layouts(inference::TrainedModel& trained, const EvalArguments& argume
     captions.push_back(data::to_text(asked.back()));
   }
   const eval::LayoutScore score =
-      eval::judge_layouts(drawn(trained, std::move(captions), arguments, kBatch), asked);
+      eval::judge_layouts(drawn(trained, std::move(captions), arguments, kBatch, report), asked);
   int64_t num_right = 0;
   int64_t in_boxes = 0;
   int64_t num_objects = 0;
@@ -113,7 +131,7 @@ void score_pictures(inference::TrainedModel& trained, const EvalArguments& argum
     asked.push_back(data::held_out_scene(i).content);
   }
   const eval::SceneScore score =
-      eval::judge_scenes(drawn(trained, std::move(captions), arguments, kBatch), asked);
+      eval::judge_scenes(drawn(trained, std::move(captions), arguments, kBatch, report), asked);
   int64_t num_right = 0;
   for (size_t i = 0; i < score.num_right.size(); ++i) {
     report["objects_" + std::to_string(i + 1)] = {
@@ -129,10 +147,17 @@ void score_pictures(inference::TrainedModel& trained, const EvalArguments& argum
 void score_clips(inference::TrainedModel& trained, const EvalArguments& arguments,
                  nlohmann::ordered_json& report) {
   constexpr int64_t kBatch = 64;
-  AskedClips asked = held_out_clips(arguments.scenes, trained.recipe.model);
-  const eval::MovingScore score = eval::judge_asked_clips(
-      drawn(trained, std::move(asked.captions), arguments, kBatch, asked.beside), asked.contents);
-  if (asked.beside.defined()) {
+  KINORA_CHECK(!arguments.first_frame || models::shape_of(trained.recipe.model).references == 0,
+               kConfig, "[eval] --first-frame is for models of clips without references");
+  AskedClips asked = held_out_clips(arguments.scenes, trained.recipe.model, arguments.first_frame);
+  const at::Tensor clips =
+      drawn(trained, std::move(asked.captions), arguments, kBatch, report, asked.start);
+  const eval::MovingScore score = eval::judge_asked_clips(clips, asked.contents);
+  if (arguments.first_frame) {
+    const at::Tensor kept = clips.narrow(2, 0, 1).eq(asked.start.given.frames).flatten(1).all(1);
+    report["first_frame_kept"] = kept.sum().item<int64_t>();
+  }
+  if (asked.start.beside.defined()) {
     report["identity_right"] = score.num_identity;
     report["identity_right_in_each_frame"] = score.num_identity_in_each_frame;
   }
@@ -147,11 +172,13 @@ void score_clips(inference::TrainedModel& trained, const EvalArguments& argument
 
 nlohmann::ordered_json score_scenes(const EvalArguments& arguments) {
   device::configure_computation(arguments.threads, /*deterministic=*/false);
-  inference::TrainedModel trained =
-      inference::load_trained(arguments.eval.samples, {.device = arguments.device});
+  inference::TrainedModel trained = inference::load_trained(
+      arguments.eval.samples, {.device = arguments.device, .overrides = arguments.overrides});
   const models::ModelConfig& model = trained.recipe.model;
   KINORA_CHECK(model.takes_text() && model.in_channels == 3, kConfig,
                "[eval] --scenes is for models that draw from captions in pixels, got ", model.name);
+  KINORA_CHECK(!arguments.first_frame || (model.is_video() && model.frames > 1), kConfig,
+               "[eval] --first-frame is for models of clips, got ", model.name);
   nlohmann::ordered_json report;
   report["model"] = arguments.eval.samples;
   if (model.is_video() && model.frames > 1) {
@@ -160,6 +187,9 @@ nlohmann::ordered_json score_scenes(const EvalArguments& arguments) {
     score_layouts(trained, arguments, report);
   } else {
     score_pictures(trained, arguments, report);
+  }
+  if (const std::string use = trained.model->step_cache_use().describe(); !use.empty()) {
+    report["step_cache"] = use;
   }
   report["of"] = arguments.scenes;
   report["share"] = share(report["right"].get<int64_t>(), arguments.scenes);

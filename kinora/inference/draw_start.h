@@ -10,6 +10,7 @@
 #include "kinora/io/image.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/model_config.h"
+#include "kinora/pipelines/clips.h"
 #include "kinora/pipelines/ip_adapter_file.h"
 
 namespace kinora::inference {
@@ -32,6 +33,8 @@ struct DrawStart {
   /// What an IP-Adapter reads, or a model of clips of its given frames
   /// (diffusion::Conditions::image_prompt).
   pipelines::ImagePrompts image_prompts = {};
+  /// Some frames of clips, in the place of those that DrawOptions name. None: these stay.
+  pipelines::GivenFrames given = {};
 };
 
 /// The tensor `name` of a safetensors file, float32 [N, *model.sample_shape()]; one sample may come

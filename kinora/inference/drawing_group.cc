@@ -225,6 +225,16 @@ void DrawingGroup::set_start(const DrawStart& start) {
   }
   KINORA_CHECK(!start.mask.defined() || start.data.defined(), kConfig,
                "[sample] a mask needs the data that it is of");
+  if (const at::Tensor& frames = start.given.frames; frames.defined()) {
+    check_takes_given(recipe_.model);
+    const std::vector<int64_t> sample = recipe_.model.sample_shape();
+    KINORA_CHECK(frames.dim() == 5 && frames.size(0) > 0 && frames.size(1) == sample[0] &&
+                     frames.size(2) == std::ssize(start.given.places) &&
+                     frames.sizes().slice(3) == at::IntArrayRef(sample).slice(2),
+                 kShape, "[sample] given frames must have shape [N, C, K, H, W], of clips ", sample,
+                 " and ", start.given.places.size(), " places, got ", frames.sizes());
+    clips_.given = start.given;
+  }
   start_ = {.noise = start.noise, .data = start.data, .mask = start.mask};
   beside_ = start.beside;
   control_ = start.control;

@@ -353,6 +353,8 @@ TEST_F(EvalRunTest, ClipsOfARunAreJudgedAsDrawn) {
 TEST_F(EvalTest, RunsThatReadNoCaptionsAreRefused) {
   const std::string dit = source_path("tests/inference/data/dit");
   expect_refusal(run({dit, "--scenes", "3"}), kUsage, "draw from captions in pixels");
+  const std::string scenes = source_path("weights/scenes.safetensors");
+  expect_refusal(run({scenes, "--scenes", "3", "--first-frame"}), kUsage, "models of clips");
 }
 
 TEST_F(EvalTest, SaysWhatIsMissing) {

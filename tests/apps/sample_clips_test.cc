@@ -407,6 +407,29 @@ TEST_F(SampleClipsTest, EvalAsksForClipsThatTrainingNeverShowed) {
   }
 }
 
+TEST_F(SampleClipsTest, EvalGivesFirstFramesAndTakesSettings) {
+  train_clips("open_sora2", {"model.given_embedders=true", "frame_masks.weights={i2v_head: 1}"});
+  const auto report = [this](const std::vector<std::string>& options) {
+    const Outcome outcome = run_kinora(
+        joined({"eval", run_dir("run").string(), "--scenes", "4", "--device", "cpu", "--json"},
+               options),
+        folder());
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  };
+  EXPECT_FALSE(report({}).contains("first_frame_kept"));
+  const nlohmann::json given = report({"--first-frame"});
+  EXPECT_EQ(given.at("first_frame_kept"), 4);
+  EXPECT_FALSE(given.contains("step_cache"));
+  const nlohmann::json cached =
+      report({"--first-frame", "--set", "sample.cache=tea", "sample.cache_threshold=1000"});
+  EXPECT_THAT(cached.at("step_cache"), testing::StartsWith("left out "));
+  const Outcome unknown = run_kinora(
+      {"eval", run_dir("run").string(), "--scenes", "4", "--set", "sample.speed=2"}, folder());
+  EXPECT_EQ(unknown.exit_code, kUsage);
+  EXPECT_THAT(unknown.err, HasSubstr("sample.speed"));
+}
+
 TEST_F(SampleClipsTest, EvalShowsReferencesThatTrainingNeverShowed) {
   train_clips("open_sora2",
               {"model.given_embedders=true", "model.references=2", "data.references=2"});
@@ -418,6 +441,9 @@ TEST_F(SampleClipsTest, EvalShowsReferencesThatTrainingNeverShowed) {
   for (const char* key : {"identity_right", "identity_right_in_each_frame", "motion_right"}) {
     EXPECT_TRUE(report.contains(key)) << key;
   }
+  EXPECT_THAT(
+      run_kinora({"eval", run_dir("run").string(), "--scenes", "4", "--first-frame"}, folder()).err,
+      HasSubstr("--first-frame is for models of clips without references"));
   EXPECT_THAT(sample("judged", {"--captions", "it is moving up", "--judge"}).err,
               HasSubstr("Hint: kinora eval RUN --scenes N"));
 }

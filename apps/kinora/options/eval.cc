@@ -93,6 +93,11 @@ void add_eval(CLI::App& app, Chosen& chosen) {
           "judge "
           "whether every attribute and relation is right")
       ->check(CLI::Range(3, 1000));
+  command
+      ->add_flag("--first-frame", arguments->first_frame,
+                 "With --scenes, of models of clips that go on from frames: give each clip its "
+                 "first frame, and say how many keep it")
+      ->needs("--scenes");
   command->add_option("--clip", arguments->clip,
                       "A folder of a CLIP (text and image tower): CLIP score of the samples with "
                       "their prompts. SAMPLES may be a run or checkpoint, which draws them");
@@ -106,6 +111,8 @@ void add_eval(CLI::App& app, Chosen& chosen) {
                    "Guidance of what a run draws, for --scenes and --clip; the recipe's")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--seed", arguments->seed, "Seed of what a run draws for --clip (0)");
+  command->add_option("--set", arguments->overrides,
+                      "key.path=value over the configuration of a run that draws");
   command
       ->add_option("--clips", options.set.frames,
                    "The samples are clips; of each so many frames are taken, from the middle")

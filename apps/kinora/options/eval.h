@@ -27,14 +27,16 @@ struct EvalArguments {
   EvalOptions eval;
   bool pairs = false;
   int64_t scenes = 0;  ///< so many held-out scenes are drawn by the model `samples` and judged
+  bool first_frame = false;  ///< of clips: each goes on from its own first frame
   /// A CLIP that says how well samples show their prompts; empty: not asked for. `samples` may be a
   /// run or checkpoint, which draws them.
   std::string clip = {};
   std::string interpolator = {};  ///< TorchScript of two frames, for motion smoothness; or empty
   std::string flow = {};          ///< the same, for the dynamic degree
   std::string prompts = {};       ///< a file of the samples' prompts; empty: theirs
-  std::optional<double> guidance = {};  ///< of what a run draws; nothing: the recipe's
-  uint64_t seed = 0;                    ///< likewise
+  std::optional<double> guidance = {};      ///< of what a run draws; nothing: the recipe's
+  uint64_t seed = 0;                        ///< likewise
+  std::vector<std::string> overrides = {};  ///< key=value on the recipe of a run that draws
   bool json = false;
 
   /// Whether clips are asked for by themselves: what score_clips() computes.
