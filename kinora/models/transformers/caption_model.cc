@@ -231,12 +231,13 @@ at::Tensor CaptionModel::finish(const at::Tensor& x, const FrameCondition& condi
 }
 
 ClipTokens CaptionModel::clip_tokens(const Grid& grid, const at::Tensor& rotary) const {
-  ClipTokens tokens{.rotary = in_windows(rotary, grid), .tokens_a_frame = grid.tokens_a_frame()};
-  if (windows_.any()) {
-    check_windows(sequence());
-    tokens.blocks = windows_.of(grid, 0, rotary.device()).blocks();
+  if (!windows_.any()) {
+    return {.rotary = rotary, .tokens_a_frame = grid.tokens_a_frame()};
   }
-  return tokens;
+  check_windows(sequence());
+  return {.rotary = in_windows(rotary, grid),
+          .tokens_a_frame = grid.tokens_a_frame(),
+          .blocks = windows_.of(grid, 0, rotary.device()).blocks()};
 }
 
 at::Tensor CaptionModel::in_windows(const at::Tensor& tokens, const Grid& grid) const {
