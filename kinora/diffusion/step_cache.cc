@@ -159,12 +159,15 @@ at::Tensor StepCache::forecast(at::Tensor Computed::*member) const {
   if (computed.size() == 1) {
     return computed.front().*member;
   }
+  const double newest = computed.back().level;
+  const double span = std::abs(computed.front().level - newest);
+  const double level = std::clamp(moment_.level, newest - span, newest + span);
   at::Tensor sum;
   for (const Computed& one : computed) {
     double share = 1.0;  // Lagrange's form of the polynomial through all of them
     for (const Computed& other : computed) {
       if (&other != &one) {
-        share *= (moment_.level - other.level) / (one.level - other.level);
+        share *= (level - other.level) / (one.level - other.level);
       }
     }
     sum = sum.defined() ? sum.add_(one.*member, share) : one.*member * share;

@@ -34,7 +34,7 @@ struct StepCacheConfig {
   double threshold = 0.1;
   /// kFirstBlock and kTea: what was computed goes on as a polynomial of this degree in the noise
   /// level, through as many evaluations and one (Liu et al. 2025, "From reusing to forecasting:
-  /// TaylorSeers"). 0: it stays as it was last.
+  /// TaylorSeers"), no farther than these lie apart; there it stays. 0: it stays as it was last.
   int64_t order = 1;
   /// kTea: a polynomial that makes of a change what is summed, highest power first; empty: x.
   std::vector<double> polynomial = {};

@@ -36,8 +36,8 @@ void describe_cache(Fields& fields, diffusion::StepCacheConfig& cache) {
              "are. 0 = none is.",
              between(0, 1e6));
   fields.add("cache_order", cache.order,
-             "first_block, tea: what stands for what blocks would make goes on over the noise "
-             "levels as a polynomial of this degree. 0 = it is what they made last.",
+             "first_block, tea: what stands for what blocks would make is forecast over the noise "
+             "levels by a polynomial of this degree. 0 = it is what they made last.",
              between(0, 3));
   fields.add("cache_polynomial", cache.polynomial,
              "tea: makes of a change what is summed, as published for some models; highest power "

@@ -130,7 +130,8 @@ def of_diffusers(make, kind, **options):
 
 class Skipper:
     """Has blocks leave themselves out. first_norm(x, args): what the first block reads. order: what was
-    computed last goes on as a polynomial in the noise level, fitted through one evaluation more."""
+    computed last goes on as a polynomial in the noise level, fitted through one evaluation more, as far as these
+    lie apart."""
 
     def __init__(self, blocks, first_norm, kind, threshold, polynomial=(), order=0):
         self.first_norm, self.kind, self.threshold, self.polynomial = first_norm, kind, threshold, polynomial
@@ -144,7 +145,8 @@ class Skipper:
         count = min(self.order + 1, len(values))
         levels = torch.tensor(self.levels[-count:])
         powers = torch.linalg.inv(torch.vander(levels, increasing=True))
-        now = TIMES[self.evaluation] ** torch.arange(count) @ powers
+        farthest = levels[-1] - (levels[0] - levels[-1])  # levels fall
+        now = max(TIMES[self.evaluation], farthest.item()) ** torch.arange(count) @ powers
         return sum(share * value for share, value in zip(now, values[-count:]))
 
     def decide(self, watched):

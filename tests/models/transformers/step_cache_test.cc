@@ -373,7 +373,7 @@ TEST(StepCacheTest, GoesOnAsAPolynomialOfTheLevels) {
     const std::vector<double> of_residual =
         order == 2 ? std::vector{1.0, 4.0, -5.0} : std::vector{order == 1 ? 2.0 : 0.0, -5.0};
     int64_t computed = 0;
-    for (const double level : {1.0, 0.9, 0.7, 0.65, 0.2}) {
+    for (const double level : {1.0, 0.7, 0.5, 0.45}) {
       cache.begin({.level = level});
       const double watched = at_level(of_watched, level);
       if (cache.reuses(numbers(watched, 2.0 * watched), [](const at::Tensor&) {})) {
@@ -389,6 +389,25 @@ TEST(StepCacheTest, GoesOnAsAPolynomialOfTheLevels) {
     }
     EXPECT_EQ(computed, order + 1) << "what " << order << " needs to be known";
   }
+}
+
+TEST(StepCacheTest, GoesOnAsFarAsWhatItKnows) {
+  const StepCacheConfig config{.kind = Kind::kTea, .threshold = 1e3, .order = 1};
+  diffusion::StepCacheUse use;
+  diffusion::StepCache cache(config, use);
+  const auto residual_at = [&cache](double level) {
+    cache.begin({.level = level});
+    EXPECT_TRUE(cache.reuses(numbers(1.0, 1.0), [](const at::Tensor&) {}));
+    return cache.residual()[0].item<double>();
+  };
+  for (const double level : {0.9, 0.7}) {  // the second is the last of a run, and so computed
+    cache.begin({.level = level, .is_last = level == 0.7});
+    ASSERT_FALSE(cache.reuses(numbers(1.0, 1.0), [](const at::Tensor&) {}));
+    cache.keep(numbers(level, level));
+  }
+  EXPECT_NEAR(residual_at(0.6), 0.6, 1e-6);
+  EXPECT_NEAR(residual_at(0.5), 0.5, 1e-6);
+  EXPECT_NEAR(residual_at(0.2), 0.5, 1e-6) << "0.2 behind the last, as the first is before it";
 }
 
 TEST(StepCacheTest, DecisionsAreOfAnEvaluation) {
