@@ -185,25 +185,16 @@ bool Fp8Linears::covers(int64_t number, int64_t rows) {
     return false;
   }
   const auto [first, end] = parts_of(number);
-  double gain = 0.0;
+  bool can = true;
   for (int64_t part = first; part < end; ++part) {
     const LinearShape shape = shape_of(part, rows);
-    const Decision* decision = find(shape);
-    if (decision == nullptr && cuda::is_capturing()) {
-      if (!obstacle(shape).empty()) {
-        return false;
-      }
-      continue;
+    if (find(shape) == nullptr && cuda::is_capturing()) {
+      can = can && obstacle(shape).empty();
+    } else if (find(shape) == nullptr) {
+      decisions_.push_back(decide(shape));
     }
-    if (decision == nullptr) {
-      decision = &decisions_.emplace_back(decide(shape));
-    }
-    if (!decision->can) {
-      return false;
-    }
-    gain += decision->gain;
   }
-  return gain >= 0.0;
+  return can && decided(number, rows).value_or(true);
 }
 
 const Fp8Linears::Decision* Fp8Linears::find(const LinearShape& shape) const {
@@ -214,17 +205,16 @@ const Fp8Linears::Decision* Fp8Linears::find(const LinearShape& shape) const {
 std::optional<bool> Fp8Linears::decided(int64_t number, int64_t rows) const {
   const auto [first, end] = parts_of(number);
   double gain = 0.0;
+  bool are_known = true;
   for (int64_t part = first; part < end; ++part) {
     const Decision* decision = find(shape_of(part, rows));
-    if (decision == nullptr) {
-      return std::nullopt;
-    }
-    if (!decision->can) {
+    if (decision != nullptr && !decision->can) {
       return false;
     }
-    gain += decision->gain;
+    are_known = are_known && decision != nullptr;
+    gain += decision != nullptr ? decision->gain : 0.0;
   }
-  return gain >= 0.0;
+  return are_known ? std::optional(gain >= 0.0) : std::nullopt;
 }
 
 std::pair<int64_t, int64_t> Fp8Linears::parts_of(int64_t number) const {

@@ -109,7 +109,7 @@ class Fp8Linears {
   [[nodiscard]] LinearShape shape_of(int64_t number, int64_t rows) const;
   /// Of one part; null: not decided.
   [[nodiscard]] const Decision* find(const LinearShape& shape) const;
-  /// As decided already; nothing where it was not.
+  /// covers() as decided already; nothing while it can still be either.
   [[nodiscard]] std::optional<bool> decided(int64_t number, int64_t rows) const;
   /// [first, end) of the parts of its linear.
   [[nodiscard]] std::pair<int64_t, int64_t> parts_of(int64_t number) const;
