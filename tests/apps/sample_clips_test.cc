@@ -408,7 +408,7 @@ TEST_F(SampleClipsTest, EvalAsksForClipsThatTrainingNeverShowed) {
 }
 
 TEST_F(SampleClipsTest, EvalGivesFirstFramesAndTakesSettings) {
-  train_clips("open_sora2", {"model.given_embedders=true", "frame_masks.weights={i2v_head: 1}"});
+  train_clips("open_sora2", {"model.given_embedders=true"});
   const auto report = [this](const std::vector<std::string>& options) {
     const Outcome outcome = run_kinora(
         joined({"eval", run_dir("run").string(), "--scenes", "4", "--device", "cpu", "--json"},
