@@ -67,7 +67,9 @@ AskedClips held_out_clips(int64_t count, const models::ModelConfig& model, bool 
       const data::MovingScene clip = data::held_out_clip(i);
       asked.captions.push_back(data::held_out_clip_caption(i));
       asked.contents.push_back(clip.content());
-      first.push_back(picture_of(data::scene_at(clip, 0.0F), model).unsqueeze(1));
+      if (first_frame) {
+        first.push_back(picture_of(data::scene_at(clip, 0.0F), model).unsqueeze(1));
+      }
     }
     if (first_frame) {
       asked.start.given = {.frames = at::stack(first), .places = {0}};

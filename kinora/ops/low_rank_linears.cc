@@ -63,6 +63,23 @@ at::Tensor own_rows(const at::Tensor& a, const LowRankWeights& update, int64_t f
   return a.narrow(0, first, update.rank());
 }
 
+/// x.low, which is there: x A^T.
+kernels::LowRankForward low_call(const Operand& x, const LinearWeights& linear,
+                                 const JoinedFactors& factors) {
+  return {.rows = x.value.size(0),
+          .in = linear.weight.size(1),
+          .out = linear.weight.size(0),
+          .rank = factors.a.size(0),
+          .type = device::dtype_of(x.value.scalar_type()),
+          .scale = static_cast<float>(factors.scale),
+          .x = x.value.const_data_ptr(),
+          .x_stride = x.value.stride(0),
+          .a = factors.a.const_data_ptr(),
+          .b = factors.b.const_data_ptr(),
+          .low = x.low.data_ptr(),
+          .low_stride = x.low.stride(0)};
+}
+
 at::Tensor own_block(const at::Tensor& b, const LowRankWeights& update, int64_t first) {
   return b.narrow(0, update.first_row, update.rows()).narrow(1, first, update.rank());
 }
@@ -228,22 +245,12 @@ LowRankLinears::Joined& LowRankLinears::write(Operand& x, const LinearWeights& l
       joined.matrix.as_strided({out + x.room, in + x.room}, joined.matrix.strides());
   const bool needs_low = !x.low.defined();
   x.low = room_of(x.value, x.room);
-  cuda::low_rank_forward(
-      {.rows = x.value.size(0),
-       .in = in,
-       .out = out,
-       .rank = x.room,
-       .type = device::dtype_of(x.value.scalar_type()),
-       .scale = static_cast<float>(factors.scale),
-       .x = x.value.const_data_ptr(),
-       .x_stride = x.value.stride(0),
-       .a = factors.a.const_data_ptr(),
-       .b = factors.b.const_data_ptr(),
-       .low = needs_low ? x.low.data_ptr() : nullptr,
-       .low_stride = x.low.stride(0),
-       .behind = has_columns(linear) ? whole.narrow(1, in, x.room).data_ptr() : nullptr,
-       .below = has_rows(linear) ? whole.narrow(0, out, x.room).data_ptr() : nullptr,
-       .weight_stride = whole.stride(0)});
+  kernels::LowRankForward call = low_call(x, linear, factors);
+  call.low = needs_low ? call.low : nullptr;
+  call.behind = has_columns(linear) ? whole.narrow(1, in, x.room).data_ptr() : nullptr;
+  call.below = has_rows(linear) ? whole.narrow(0, out, x.room).data_ptr() : nullptr;
+  call.weight_stride = whole.stride(0);
+  cuda::low_rank_forward(call);
   return joined;
 }
 
@@ -277,18 +284,7 @@ JoinedProduct LowRankLinears::backward(const Operand& dy, Operand& x, const Line
 void LowRankLinears::make_low(Operand& x, const LinearWeights& linear,
                               const JoinedFactors& factors) {
   x.low = at::empty({x.value.size(0), factors.a.size(0)}, x.value.options());
-  cuda::low_rank_forward({.rows = x.value.size(0),
-                          .in = linear.weight.size(1),
-                          .out = linear.weight.size(0),
-                          .rank = factors.a.size(0),
-                          .type = device::dtype_of(x.value.scalar_type()),
-                          .scale = static_cast<float>(factors.scale),
-                          .x = x.value.const_data_ptr(),
-                          .x_stride = x.value.stride(0),
-                          .a = factors.a.const_data_ptr(),
-                          .b = factors.b.const_data_ptr(),
-                          .low = x.low.data_ptr(),
-                          .low_stride = x.low.stride(0)});
+  cuda::low_rank_forward(low_call(x, linear, factors));
 }
 
 at::Tensor LowRankLinears::forward_apart(Operand& x, const LinearWeights& linear) {

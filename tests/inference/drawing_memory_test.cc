@@ -32,8 +32,8 @@ TEST(DrawingMemoryTest, CountsWeightsOnceWhereverTheyLie) {
   }
 }
 
-// DiT-XL/2's 675 M parameters in bf16, and a forward of 16 samples.
-TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
+/// In bf16, of latents of 256 pixels.
+ModelRecipe large_dit() {
   ModelRecipe recipe;
   recipe.model.name = "DiT-XL/2";
   recipe.model.num_classes = 1000;
@@ -42,6 +42,12 @@ TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
   recipe.model.in_channels = 4;
   recipe.model = models::resolved(recipe.model);
   recipe.precision = Precision::kBf16;
+  return recipe;
+}
+
+// DiT-XL/2's 675 M parameters in bf16, and a forward of 16 samples.
+TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
+  const ModelRecipe recipe = large_dit();
   const DrawingMemory here = drawing_memory(recipe, {}, 16);
   EXPECT_NEAR(static_cast<double>(here.weights) / kMiB, 675.0 * 2.0 * 1e6 / kMiB, 30.0);
   const auto [fitting, memory] = fitting_weights(recipe, {}, 16, here.needed() - 200 * kMiB);
@@ -57,14 +63,7 @@ TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
 // What a step cache keeps of DiT-XL/2's tokens: each time 16 x 256 x 1152 numbers of 2 or 4 bytes.
 TEST(DrawingMemoryTest, CountsWhatStepCachesKeep) {
   using Kind = diffusion::StepCacheConfig::Kind;
-  ModelRecipe recipe;
-  recipe.model.name = "DiT-XL/2";
-  recipe.model.num_classes = 1000;
-  recipe.model.height = 32;
-  recipe.model.width = 32;
-  recipe.model.in_channels = 4;
-  recipe.model = models::resolved(recipe.model);
-  recipe.precision = Precision::kBf16;
+  ModelRecipe recipe = large_dit();
   const auto beside = [&recipe](Kind kind, int64_t order, int64_t patches = 1) {
     recipe.sample.sampling.cache = {.kind = kind, .order = order, .patches = patches};
     return drawing_memory(recipe, {}, 16).beside;

@@ -128,9 +128,8 @@ void describe(Fields& fields, TransformerConfig& config) {
              between(1, 65536));
   fields.add("sliding_window", config.sliding_window,
              "sd3, flux, open_sora2, hunyuan_video, cogvideox, wan, ltx_video: frames, rows and "
-             "columns of "
-             "patches around each "
-             "that it attends to, in whole blocks of 128 tokens; 0 = all of them; [] = all.",
+             "columns of patches around each that it attends to, in whole blocks of 128 tokens; "
+             "0 = all of them; [] = all.",
              between(0, 65536));
 }
 
