@@ -95,6 +95,14 @@ void update_weights(const BucketTable& table, const kernels::UpdateParameters& p
       launch_table(table), parameters, device_control(control), c10::cuda::getCurrentCUDAStream()));
 }
 
+void update_and_add_squares(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                            const at::Tensor& control) {
+  const c10::cuda::CUDAGuard guard(control.device());
+  KINORA_CUDA_CHECK(kernels::cuda::update_and_add_squares(
+      launch_table(table), parameters, table.workspace().data_ptr(), device_control(control),
+      c10::cuda::getCurrentCUDAStream()));
+}
+
 void run_pass(kernels::FactoredPass pass, const kernels::FactoredTable& table,
               const kernels::FactoredRule& rule, const at::Tensor& control) {
   const c10::cuda::CUDAGuard guard(control.device());

@@ -47,6 +47,8 @@ void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& poli
 
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control);
+void update_and_add_squares(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                            const at::Tensor& control);
 
 /// @param table  with pointers to the memory of control's GPU
 void run_pass(kernels::FactoredPass pass, const kernels::FactoredTable& table,

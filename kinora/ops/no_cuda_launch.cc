@@ -53,6 +53,12 @@ void update_weights(const BucketTable& /*table*/, const kernels::UpdateParameter
   no_kernels();
 }
 
+void update_and_add_squares(const BucketTable& /*table*/,
+                            const kernels::UpdateParameters& /*parameters*/,
+                            const at::Tensor& /*control*/) {
+  no_kernels();
+}
+
 void run_pass(kernels::FactoredPass /*pass*/, const kernels::FactoredTable& /*table*/,
               const kernels::FactoredRule& /*rule*/, const at::Tensor& /*control*/) {
   no_kernels();

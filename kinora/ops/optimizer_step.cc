@@ -472,6 +472,20 @@ void update_weights(const BucketTable& table, const kernels::UpdateParameters& p
             {cuda::update_weights, kernels::update_weights, update_weights_composed});
 }
 
+void update_and_add_squares(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                            const at::Tensor& control) {
+  if (!table.device_table().defined()) {
+    add_sum_squares(table, control);
+    update_weights(table, parameters, control);
+    return;
+  }
+  for (const OptimizerBucket& bucket : table.buckets()) {
+    check_call(bucket, control);
+    check_parameters(bucket, parameters);
+  }
+  cuda::update_and_add_squares(table, parameters, control);
+}
+
 void publish_report(const at::Tensor& control, const at::Tensor& loss, const at::Tensor& exchange) {
   KINORA_CHECK(!loss.defined() || (loss.scalar_type() == at::kFloat && loss.numel() == 1 &&
                                    loss.device() == control.device()),

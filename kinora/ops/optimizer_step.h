@@ -122,6 +122,9 @@ void adapt_distance(const at::Tensor& control, const kernels::UpdatePolicy& poli
 /// kernels::update_weights over all buckets; parameters.num_emas is theirs. Throws kShape.
 void update_weights(const BucketTable& table, const kernels::UpdateParameters& parameters,
                     const at::Tensor& control);
+/// add_sum_squares and update_weights; on a GPU gradients are read once where states are fp32.
+void update_and_add_squares(const BucketTable& table, const kernels::UpdateParameters& parameters,
+                            const at::Tensor& control);
 
 /// Writes the report of the step that the control block has just been through.
 /// @param loss  one fp32 element on the device, or undefined.

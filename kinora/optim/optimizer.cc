@@ -318,7 +318,7 @@ void Optimizer::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> boxes;
   std::vector<ops::OptimizerBucket> wholes;
   std::vector<ops::OptimizerBucket> shared;
-  grads_.clear();
+  far_grads_.clear();
   updates_.clear();
   shards_ = arena.options().sharding.divides() ? arena.options().sharding.group : comm::Group{};
   const bool has_stages = arena.options().pipeline.size() > 1;
@@ -365,7 +365,8 @@ void Optimizer::prepare(const Arena& arena) {
       for (const ops::OptimizerBucket& part : parts) {
         gradients.push_back(gradient_of(part));
       }
-      grads_.emplace_back(std::move(gradients), own_kernels_);
+      far_grads_.push_back(is_near ? ops::BucketTable()
+                                   : ops::BucketTable(std::move(gradients), own_kernels_));
       updates_.push_back(is_near ? ops::BucketTable(parts, own_kernels_) : ops::BucketTable());
     }
     if (is_near) {
@@ -499,10 +500,10 @@ int64_t Optimizer::begin_updates(Arena& arena, double lr) {
 }
 
 void Optimizer::update(size_t bucket) {
-  ops::add_sum_squares(grads_[bucket], control_);
   if (!updates_[bucket].buckets().empty()) {
-    ops::update_weights(updates_[bucket], parameters_, control_);
+    ops::update_and_add_squares(updates_[bucket], parameters_, control_);
   } else {
+    ops::add_sum_squares(far_grads_[bucket], control_);
     far_->launch(bucket);
   }
 }

@@ -189,10 +189,10 @@ class Optimizer {
   /// Of an arena: all buckets; those whose state is on the device; Muon's matrices, which are not
   /// in near_.
   ops::BucketTable table_;
-  /// Of an arena whose updates come in backward, [bucket]: its gradients; what updates it on the
-  /// device.
-  std::vector<ops::BucketTable> grads_;
+  /// Of an arena whose updates come in backward, [bucket]: what updates it on the device; of others
+  /// their gradients.
   std::vector<ops::BucketTable> updates_;
+  std::vector<ops::BucketTable> far_grads_;
   // Where ranks divide the model: of what each along `tensor` has a part of, of what all of them
   // have, and of what all stages have, too.
   ops::BucketTable boxes_;

@@ -430,7 +430,9 @@ TEST_F(GpuOptimizerTest, ASkippedStepOnlyZerosTheGradient) {
   EXPECT_EQ(compute.host(), host.compute);
 }
 
-TEST_F(GpuOptimizerTest, ManyBucketsAreUpdatedInOneLaunch) {
+/// Of many buckets in one launch; with squares: the sum of those of the gradients, by the same
+/// pass.
+void expect_updated_together(bool with_squares) {
   const int64_t counts[] = {4096, 3 * kBucketChunk, 12'288, 5, 600'000};
   std::vector<OptimizerArrays> host;
   std::vector<std::unique_ptr<DeviceArray<float>>> arrays;
@@ -460,8 +462,20 @@ TEST_F(GpuOptimizerTest, ManyBucketsAreUpdatedInOneLaunch) {
   prepare_update(&start, {});
   const DeviceControl control(start);
   const DeviceTable table(entries);
-  ASSERT_EQ(cuda::update_weights(table.get(), host[0].parameters(), control.get(), nullptr),
-            cudaSuccess);
+  if (with_squares) {
+    const DeviceArray<double> workspace(
+        std::vector<double>(static_cast<size_t>(table.get().num_chunks)));
+    const DeviceControl apart(start);
+    ASSERT_EQ(cuda::sum_squares(table.get(), workspace.data(), apart.get(), nullptr), cudaSuccess);
+    ASSERT_EQ(cuda::update_and_add_squares(table.get(), host[0].parameters(), workspace.data(),
+                                           control.get(), nullptr),
+              cudaSuccess);
+    EXPECT_GT(control.host().grad_sum_squares, 0.0);
+    EXPECT_EQ(control.host().grad_sum_squares, apart.host().grad_sum_squares);
+  } else {
+    ASSERT_EQ(cuda::update_weights(table.get(), host[0].parameters(), control.get(), nullptr),
+              cudaSuccess);
+  }
   for (size_t i = 0; i < host.size(); ++i) {
     update_weights(host[i].buffers(), host[i].parameters(), start, 0, counts[i]);
     EXPECT_TRUE(arrays[5 * i]->host() == host[i].master) << i;
@@ -469,6 +483,14 @@ TEST_F(GpuOptimizerTest, ManyBucketsAreUpdatedInOneLaunch) {
     EXPECT_TRUE(arrays[5 * i + 4]->host() == host[i].ema[0]) << i;
     EXPECT_TRUE(copies[i]->host() == host[i].compute) << i;
   }
+}
+
+TEST_F(GpuOptimizerTest, ManyBucketsAreUpdatedInOneLaunch) {
+  expect_updated_together(/*with_squares=*/false);
+}
+
+TEST_F(GpuOptimizerTest, UpdatesAddTheSquaresOfGradientsToTheBit) {
+  expect_updated_together(/*with_squares=*/true);
 }
 
 TEST_F(GpuOptimizerTest, TheHostIsToldWithoutACopy) {

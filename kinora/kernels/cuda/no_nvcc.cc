@@ -96,6 +96,12 @@ cudaError_t update_weights(const BucketTable& /*table*/, const UpdateParameters&
   return cudaErrorNotSupported;
 }
 
+cudaError_t update_and_add_squares(const BucketTable& /*table*/,
+                                   const UpdateParameters& /*parameters*/, void* /*workspace*/,
+                                   StepControl* /*control*/, cudaStream_t /*stream*/) {
+  return cudaErrorNotSupported;
+}
+
 cudaError_t publish_report(const StepControl* /*control*/, const float* /*loss*/,
                            StepExchange* /*exchange*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;

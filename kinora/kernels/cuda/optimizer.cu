@@ -268,11 +268,11 @@ __global__ void publish_report_kernel(const StepControl* control, const float* l
 }
 
 /// kUnroll vectors of each array, kThreads * kWidth elements apart: loaded before the first is
-/// used.
+/// used. squares: those of the gradient are added in their order; null: not wanted.
 template <UpdateRule kRule, int kEmas, int kUnroll>
 __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
                                              const UpdateScalars& scalars, int64_t first,
-                                             bool leaves_grad) {
+                                             bool leaves_grad, double* squares) {
   constexpr int kStride = kThreads * kWidth;
   Vector weight[kUnroll];
   Vector exp_avg[kUnroll];
@@ -300,6 +300,9 @@ __device__ __forceinline__ void update_whole(const UpdateBuffers& buffers,
   }
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
+    if (squares != nullptr) {
+      *squares = add_squares(*squares, grad[i]);
+    }
 #pragma unroll
     for (int lane = 0; lane < kWidth; ++lane) {
       update_element<kRule>(scalars, grad[i].x[lane], &weight[i].x[lane], &exp_avg[i].x[lane],
@@ -390,11 +393,11 @@ __device__ __noinline__ void update_some(const UpdateBuffers& buffers, const Upd
   }
 }
 
-/// A block takes every gridDim-th chunk.
+/// A block takes every gridDim-th chunk. partial: as partial_sums_kernel's; null: not wanted.
 template <UpdateRule kRule, int kEmas, int kUnroll, int kBlocksPerSm>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     update_weights_kernel(BucketTable table, UpdateParameters parameters,
-                          const StepControl* __restrict__ control) {
+                          const StepControl* __restrict__ control, double* __restrict__ partial) {
   __shared__ UpdateScalars shared_scalars;
   __shared__ int skip;
   if (threadIdx.x == 0) {  // divisions in double are slow on many GPUs: once a block
@@ -423,21 +426,37 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     const int64_t end = min(bucket.count, begin + kBucketChunk);
     const bool whole = bucket.aligned != 0 && (end - begin) % kStep == 0;
     const bool leaves_grad = buffers.leaves_grad;
+    double sum = 0.0;
+    double* const squares = partial != nullptr ? &sum : nullptr;
     if (skip != 0) {
-      for (int64_t i = begin + threadIdx.x * kWidth; i < end && !leaves_grad;
-           i += kThreads * kWidth) {
-        store(buffers.grad, i, end, whole, Vector{});
+      for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+        if (squares != nullptr) {
+          sum = add_squares(sum, load(buffers.grad, i, end, whole));
+        }
+        if (!leaves_grad) {
+          store(buffers.grad, i, end, whole, Vector{});
+        }
       }
     } else if (whole) {
 #pragma unroll 1
       for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kStep) {
-        update_whole<kRule, kEmas, kUnroll>(buffers, scalars, i, leaves_grad);
+        update_whole<kRule, kEmas, kUnroll>(buffers, scalars, i, leaves_grad, squares);
       }
     } else {
 #pragma unroll 1
       for (int64_t i = begin + threadIdx.x * kWidth; i < end; i += kThreads * kWidth) {
+        if (squares != nullptr) {
+          sum = add_squares(sum, load(buffers.grad, i, end, false));
+        }
         // By reference to where they lie, not to copies in local memory.
         update_some<kRule, kEmas>(bucket.buffers, shared_scalars, i, end);
+      }
+    }
+    if (squares != nullptr) {
+      __syncthreads();  // of the chunk before
+      sum = block_sum<kThreads>(sum);
+      if (threadIdx.x == 0) {
+        partial[chunk] = sum;
       }
     }
   }
@@ -650,7 +669,7 @@ cudaError_t launch_blocks(const BucketTable& table, const UpdateParameters& para
 
 template <UpdateRule kRule, int kEmas>
 cudaError_t launch_rule(const BucketTable& table, const UpdateParameters& parameters,
-                        const StepControl* control, cudaStream_t stream) {
+                        const StepControl* control, double* partial, cudaStream_t stream) {
   // As many bytes in flight as the registers have room for: fewer are left with more arrays.
   constexpr int kUnroll = kEmas <= 1 ? 2 : 1;
   constexpr int kBlocksPerSm = kEmas <= 2 ? 3 : 2;
@@ -665,32 +684,33 @@ cudaError_t launch_rule(const BucketTable& table, const UpdateParameters& parame
   }
   const int64_t blocks = std::min(table.num_chunks, int64_t{kBlocksPerSm} * multiprocessors);
   update_weights_kernel<kRule, kEmas, kUnroll, kBlocksPerSm>
-      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control);
+      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(table, parameters, control, partial);
   return cudaGetLastError();
 }
 
 template <int kEmas>
 cudaError_t launch_update(const BucketTable& table, const UpdateParameters& parameters,
-                          const StepControl* control, cudaStream_t stream) {
+                          const StepControl* control, double* partial, cudaStream_t stream) {
   switch (parameters.rule) {
     case UpdateRule::kAdamW:
-      return launch_rule<UpdateRule::kAdamW, kEmas>(table, parameters, control, stream);
+      return launch_rule<UpdateRule::kAdamW, kEmas>(table, parameters, control, partial, stream);
     case UpdateRule::kLion:
-      return launch_rule<UpdateRule::kLion, kEmas>(table, parameters, control, stream);
+      return launch_rule<UpdateRule::kLion, kEmas>(table, parameters, control, partial, stream);
     case UpdateRule::kSgd:
-      return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, stream);
+      return launch_rule<UpdateRule::kSgd, kEmas>(table, parameters, control, partial, stream);
     case UpdateRule::kProdigy:
-      return launch_rule<UpdateRule::kProdigy, kEmas>(table, parameters, control, stream);
+      return launch_rule<UpdateRule::kProdigy, kEmas>(table, parameters, control, partial, stream);
     case UpdateRule::kScheduleFree:
       if constexpr (kEmas > 0) {
-        return launch_rule<UpdateRule::kScheduleFree, kEmas>(table, parameters, control, stream);
+        return launch_rule<UpdateRule::kScheduleFree, kEmas>(table, parameters, control, partial,
+                                                             stream);
       }
       return cudaErrorInvalidValue;
     case UpdateRule::kMuon:
     case UpdateRule::kAdafactor:
     case UpdateRule::kCame:
     case UpdateRule::kLamb:
-      return launch_rule<UpdateRule::kMuon, kEmas>(table, parameters, control, stream);
+      return launch_rule<UpdateRule::kMuon, kEmas>(table, parameters, control, partial, stream);
   }
   return cudaErrorInvalidValue;
 }
@@ -760,11 +780,10 @@ cudaError_t adapt_distance(StepControl* control, const UpdatePolicy& policy, cud
   return cudaGetLastError();
 }
 
-cudaError_t update_weights(const BucketTable& table, const UpdateParameters& parameters,
-                           const StepControl* control, cudaStream_t stream) {
-  if (table.num_chunks == 0) {
-    return cudaSuccess;
-  }
+namespace {
+
+cudaError_t launch_any(const BucketTable& table, const UpdateParameters& parameters,
+                       const StepControl* control, double* partial, cudaStream_t stream) {
   if (updates_blocks(parameters)) {
     switch (parameters.rule) {
       case UpdateRule::kAdamW:
@@ -788,18 +807,44 @@ cudaError_t update_weights(const BucketTable& table, const UpdateParameters& par
   static_assert(kMaxEmas == 4);
   switch (parameters.num_emas) {
     case 0:
-      return launch_update<0>(table, parameters, control, stream);
+      return launch_update<0>(table, parameters, control, partial, stream);
     case 1:
-      return launch_update<1>(table, parameters, control, stream);
+      return launch_update<1>(table, parameters, control, partial, stream);
     case 2:
-      return launch_update<2>(table, parameters, control, stream);
+      return launch_update<2>(table, parameters, control, partial, stream);
     case 3:
-      return launch_update<3>(table, parameters, control, stream);
+      return launch_update<3>(table, parameters, control, partial, stream);
     case 4:
-      return launch_update<4>(table, parameters, control, stream);
+      return launch_update<4>(table, parameters, control, partial, stream);
     default:
       return cudaErrorInvalidValue;
   }
+}
+
+}  // namespace
+
+cudaError_t update_weights(const BucketTable& table, const UpdateParameters& parameters,
+                           const StepControl* control, cudaStream_t stream) {
+  return table.num_chunks == 0 ? cudaSuccess
+                               : launch_any(table, parameters, control, nullptr, stream);
+}
+
+cudaError_t update_and_add_squares(const BucketTable& table, const UpdateParameters& parameters,
+                                   void* workspace, StepControl* control, cudaStream_t stream) {
+  if (table.num_chunks == 0) {
+    return cudaSuccess;
+  }
+  auto* const partial = static_cast<double*>(workspace);
+  const bool is_apart = updates_blocks(parameters);
+  cudaError_t error = is_apart ? sum_squares(table, workspace, control, stream) : cudaSuccess;
+  if (error == cudaSuccess) {
+    error = launch_any(table, parameters, control, is_apart ? nullptr : partial, stream);
+  }
+  if (error == cudaSuccess && !is_apart) {
+    total_sum_kernel<<<1, kTotalThreads, 0, stream>>>(partial, table.num_chunks, control);
+    error = cudaGetLastError();
+  }
+  return error;
 }
 
 cudaError_t publish_report(const StepControl* control, const float* loss, StepExchange* exchange,

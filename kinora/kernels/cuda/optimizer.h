@@ -55,6 +55,11 @@ struct BucketTable {
 [[nodiscard]] cudaError_t update_weights(const BucketTable& table,
                                          const UpdateParameters& parameters,
                                          const StepControl* control, cudaStream_t stream);
+/// sum_squares and update_weights, which read the gradients together where states are fp32.
+[[nodiscard]] cudaError_t update_and_add_squares(const BucketTable& table,
+                                                 const UpdateParameters& parameters,
+                                                 void* workspace, StepControl* control,
+                                                 cudaStream_t stream);
 
 /// Writes the step's report to `exchange`, in pinned host memory: for the host to see without a
 /// copy, once everything before on this stream is done.
