@@ -236,7 +236,8 @@ void BM_TransposeBytes(benchmark::State& state) {
 
 void BM_LargestMagnitude(benchmark::State& state) {
   time_copies(state, 2, [&](const void* in, uint8_t*, uint8_t*, float* amax, cudaStream_t s) {
-    return cuda::largest_magnitude(in, state.range(0) * state.range(1), DType::kBF16, amax, s);
+    return cuda::quantise({state.range(0), state.range(1), DType::kBF16, in, {.amax = amax}},
+                          nullptr, s);
   });
 }
 

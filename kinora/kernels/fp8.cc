@@ -49,16 +49,17 @@ void quantise_blocks(int64_t rows, int64_t width, bool is_square, DType type,
 }  // namespace
 
 void quantise(const Quantise& call) {
+  const int64_t stride = call.row_stride == 0 ? call.width : call.row_stride;
   for (int64_t row = 0; row < call.rows; ++row) {
     for (int64_t column = 0; column < call.width; ++column) {
       store_fp8(call.out, call.rows, call.width, row, column,
-                load_element(call.in, row * call.width + column, call.type));
+                load_element(call.in, row * stride + column, call.type));
     }
   }
   if (call.column_sums != nullptr) {
     column_sums({.rows = call.rows,
                  .width = call.width,
-                 .row_stride = call.width,
+                 .row_stride = stride,
                  .type = call.type,
                  .in = call.in,
                  .out = call.column_sums});
@@ -72,12 +73,6 @@ void transpose_bytes(const void* in, int64_t rows, int64_t width, void* out) {
       static_cast<uint8_t*>(out)[column * pitch + row] =
           row < rows ? static_cast<const uint8_t*>(in)[row * width + column] : uint8_t{0};
     }
-  }
-}
-
-void largest_magnitude(const void* in, int64_t count, DType type, float* amax) {
-  for (int64_t i = 0; i < count; ++i) {
-    *amax = larger(*amax, load_element(in, i, type));
   }
 }
 

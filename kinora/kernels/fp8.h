@@ -44,7 +44,8 @@ struct Fp8Output {
   return output.data != nullptr || output.transposed != nullptr || output.amax != nullptr;
 }
 
-/// An 8-bit copy of a matrix.
+/// An 8-bit copy of a matrix; with nothing but out.amax its largest magnitude, from which current
+/// scaling takes its scale.
 struct Quantise {
   int64_t rows = 0;
   int64_t width = 0;
@@ -52,17 +53,13 @@ struct Quantise {
   const void* in = nullptr;   ///< [rows, width]
   Fp8Output out;
   float* column_sums = nullptr;  ///< fp32 [width], added to; null: not wanted
+  int64_t row_stride = 0;        ///< of in, in elements; 0: rows are adjacent
 };
 void quantise(const Quantise& call);
 
 /// out[c, r] = in[r, c]: bytes, in [rows, width], out [width, transposed_pitch(rows)], zeros behind
 /// the rows.
 void transpose_bytes(const void* in, int64_t rows, int64_t width, void* out);
-
-/// *amax = max(*amax, largest |in[i]|), where NaN counts as the largest: what current scaling takes
-/// its scale from.
-/// @param type  kF32, kBF16 or kF16.
-void largest_magnitude(const void* in, int64_t count, DType type, float* amax);
 
 /// The next scales of `count` tensors, by delayed scaling (Micikevicius et al. 2022; the recipe of
 /// the same name in the documentation of NVIDIA's Transformer Engine): the largest number of the

@@ -235,7 +235,8 @@ void quantise(const at::Tensor& in, const kernels::Fp8Output& out, const at::Ten
                                .type = device::dtype_of(in.scalar_type()),
                                .in = in.const_data_ptr(),
                                .out = out,
-                               .column_sums = wants_sums ? column_sums.data_ptr<float>() : nullptr},
+                               .column_sums = wants_sums ? column_sums.data_ptr<float>() : nullptr,
+                               .row_stride = in.size(0) > 1 ? in.stride(0) : 0},
                               workspace.data_ptr(), stream()));
 }
 
@@ -255,14 +256,6 @@ void block_sums(const kernels::BlockSums& call) {
     return;
   }
   KINORA_CUDA_CHECK(kernels::cuda::block_sums(call, stream()));
-}
-
-void largest_magnitude(const at::Tensor& in, float* amax) {
-  if (device::in_dry_run()) {
-    return;
-  }
-  KINORA_CUDA_CHECK(kernels::cuda::largest_magnitude(
-      in.const_data_ptr(), in.numel(), device::dtype_of(in.scalar_type()), amax, stream()));
 }
 
 void update_scales(const kernels::ScaleUpdate& update) {

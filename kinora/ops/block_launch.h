@@ -58,14 +58,13 @@ void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output
 void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tensor& dpre,
                    const kernels::Fp8Output& dpre_fp8, const at::Tensor& bias_grad);
 
-/// Of kernels/fp8.h; matrices are contiguous.
+/// Of kernels/fp8.h. Of `in` columns are adjacent; all else is contiguous.
 /// column_sums: fp32 [C], added to; undefined: not wanted.
 void quantise(const at::Tensor& in, const kernels::Fp8Output& out,
               const at::Tensor& column_sums = {});
 /// `call` without rows, width, type and in, which are those of `in`.
 void block_quantise(const at::Tensor& in, kernels::BlockQuantise call);
 void block_sums(const kernels::BlockSums& call);
-void largest_magnitude(const at::Tensor& in, float* amax);
 void update_scales(const kernels::ScaleUpdate& update);
 
 /// Whether nothing can be timed: work is being recorded on the current stream, or is a dry run.

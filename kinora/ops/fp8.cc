@@ -166,8 +166,8 @@ void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
     return;
   }
   for (const LinearWeights& linear : stale) {
-    cuda::largest_magnitude(linear.weight.contiguous(),
-                            weight_amax_.data_ptr<float>() + kStride * linear.number);
+    cuda::quantise(linear.weight,
+                   {.amax = weight_amax_.data_ptr<float>() + kStride * linear.number});
   }
   // Those of others have no new magnitude, and stay.
   const auto of_these = [&linears](const at::Tensor& numbers) {
@@ -178,7 +178,7 @@ void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
                                    of_these(weight_scale_), of_these(weight_inverse_)));
   for (const LinearWeights& linear : stale) {
     const Operand& copies = weight(linear.number);
-    cuda::quantise(linear.weight.contiguous(),
+    cuda::quantise(linear.weight,
                    {.type = DType::kF8E4M3,
                     .data = copies.fp8.data_ptr(),
                     .transposed = data_or_null(copies.fp8_transposed),
@@ -215,7 +215,7 @@ void Fp8::restore(const Fp8State& state) {
 }
 
 void Fp8::measure(const at::Tensor& value, int64_t number, Role role) {
-  cuda::largest_magnitude(value, amax_.data_ptr<float>() + place(number, role));
+  cuda::quantise(value, {.amax = amax_.data_ptr<float>() + place(number, role)});
 }
 
 Operand Fp8::unfilled(at::IntArrayRef shape, int64_t number, Role role) const {

@@ -88,9 +88,6 @@ void block_quantise(const at::Tensor& /*in*/, kernels::BlockQuantise /*call*/) {
 void block_sums(const kernels::BlockSums& /*call*/) {
   refuse_unless_dry();
 }
-void largest_magnitude(const at::Tensor& /*in*/, float* /*amax*/) {
-  refuse_unless_dry();
-}
 void update_scales(const kernels::ScaleUpdate& /*update*/) {
   refuse_unless_dry();
 }

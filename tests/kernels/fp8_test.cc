@@ -34,9 +34,9 @@ TEST(Fp8Test, QuantisesScaledValuesAndSaturates) {
 TEST(Fp8Test, LargestMagnitudeKeepsNan) {
   const std::vector<float> in = {1.0F, -3.0F, NAN, INFINITY};
   float amax = 2.0F;
-  largest_magnitude(in.data(), 2, DType::kF32, &amax);
+  quantise({1, 2, DType::kF32, in.data(), {.amax = &amax}});
   EXPECT_EQ(amax, 3.0F);
-  largest_magnitude(in.data(), 4, DType::kF32, &amax);
+  quantise({1, 4, DType::kF32, in.data(), {.amax = &amax}});
   EXPECT_TRUE(std::isnan(amax));
 }
 

@@ -119,6 +119,37 @@ TEST_F(GpuFp8Test, QuantisingAddsColumnSums) {
   }
 }
 
+TEST_F(GpuFp8Test, RowsMayLieApart) {
+  constexpr int64_t kRows = 133;
+  constexpr int64_t kWidth = 144;
+  constexpr int64_t kStride = 400;
+  for (const DType type : kTypes) {
+    const Bytes in = values_of({kRows, kStride}, type);
+    const DeviceArray<uint8_t> gpu_in(in);
+    for (const bool has_transposed : {false, true}) {
+      Bytes data(kRows * kWidth), transposed(transposed_size({kRows, kWidth}));
+      float amax = 0.0F;
+      Quantise call{.rows = kRows, .width = kWidth, .type = type, .in = in.data(), .out = {}};
+      call.row_stride = kStride;
+      call.out.data = data.data();
+      call.out.transposed = has_transposed ? transposed.data() : nullptr;
+      call.out.amax = &amax;
+      quantise(call);
+      const DeviceArray<uint8_t> gpu_data{Bytes(data.size())};
+      const DeviceArray<uint8_t> gpu_transposed{Bytes(transposed.size())};
+      const DeviceArray<float> gpu_amax(Floats{0.0F});
+      call.in = gpu_in.data();
+      call.out.data = gpu_data.data();
+      call.out.transposed = has_transposed ? gpu_transposed.data() : nullptr;
+      call.out.amax = gpu_amax.data();
+      ASSERT_EQ(cuda::quantise(call, nullptr, nullptr), cudaSuccess);
+      expect_same_bytes(gpu_data.host(), data, "data");
+      expect_same_bytes(gpu_transposed.host(), transposed, "transposed");
+      EXPECT_EQ(gpu_amax.host()[0], amax);
+    }
+  }
+}
+
 TEST_F(GpuFp8Test, PlainCopiesEqualTheCpuAtOddSizesAndAlignments) {
   for (const DType type : kTypes) {
     for (const int64_t count : {1, 7, 8, 9, 2049, 1'000'003}) {
@@ -139,7 +170,8 @@ TEST_F(GpuFp8Test, PlainCopiesEqualTheCpuAtOddSizesAndAlignments) {
                             {DType::kF8E4M3, gpu_data.data(), nullptr, nullptr, gpu_amax.data()}},
                            nullptr, nullptr),
             cudaSuccess);
-        ASSERT_EQ(cuda::largest_magnitude(gpu_in.data(), count, type, gpu_amax.data() + 1, nullptr),
+        ASSERT_EQ(cuda::quantise({1, count, type, gpu_in.data(), {.amax = gpu_amax.data() + 1}},
+                                 nullptr, nullptr),
                   cudaSuccess);
         expect_same_bytes(gpu_data.host(), data, "data");
         EXPECT_EQ(gpu_amax.host(), (Floats{amax, 1e30F}));
@@ -154,12 +186,14 @@ TEST_F(GpuFp8Test, NanIsTheLargestMagnitude) {
   const DeviceArray<float> amax(Floats{0.0F, 0.0F});
   {
     const DeviceArray<float> gpu_in(in);
-    ASSERT_EQ(cuda::largest_magnitude(gpu_in.data(), 3000, DType::kF32, amax.data(), nullptr),
+    ASSERT_EQ(cuda::quantise({1, 3000, DType::kF32, gpu_in.data(), {.amax = amax.data()}}, nullptr,
+                             nullptr),
               cudaSuccess);
   }
   in[2999] = -std::numeric_limits<float>::quiet_NaN();
   const DeviceArray<float> gpu_in(in);
-  ASSERT_EQ(cuda::largest_magnitude(gpu_in.data(), 3000, DType::kF32, amax.data() + 1, nullptr),
+  ASSERT_EQ(cuda::quantise({1, 3000, DType::kF32, gpu_in.data(), {.amax = amax.data() + 1}},
+                           nullptr, nullptr),
             cudaSuccess);
   EXPECT_TRUE(std::isinf(amax.host()[0]));
   EXPECT_TRUE(std::isnan(amax.host()[1]));

@@ -33,9 +33,21 @@ static_assert(kTile == kScaleBlock);
 
 // --- Arrays --------------------------------------------------------------------------------------
 
+/// Rows of a matrix. Those that are not adjacent are whole chunks.
+struct Rows {
+  int64_t width;
+  int64_t stride;
+
+  /// Where element `i` of all of them lies.
+  [[nodiscard]] __device__ int64_t place(int64_t i) const {
+    return stride == width ? i : i / width * stride + i % width;
+  }
+};
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    quantise_array_kernel(const void* __restrict__ in, int64_t count, Fp8Output out, bool aligned) {
+    quantise_array_kernel(const void* __restrict__ in, int64_t count, Rows rows, Fp8Output out,
+                          bool aligned) {
   const float scale = out.data != nullptr && out.scale != nullptr ? *out.scale : 1.0F;
   const bool e5m2 = out.type == DType::kF8E5M2;
   uint32_t magnitude = 0;
@@ -48,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kLoads; ++i) {
       const int64_t first = base + i * kBlockElements;
       const auto left = static_cast<int>(max(min(count - first, int64_t{kChunk}), int64_t{0}));
-      load_floats<T, kChunk>(in, first, left, aligned && left == kChunk, values[i]);
+      load_floats<T, kChunk>(in, rows.place(first), left, aligned && left == kChunk, values[i]);
     }
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -79,12 +91,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-cudaError_t launch_array(const void* in, int64_t count, const Fp8Output& out, cudaStream_t stream) {
+cudaError_t launch_array(const Quantise& call, int64_t stride, cudaStream_t stream) {
+  const int64_t count = call.rows * call.width;
   constexpr int64_t kBlockElements = int64_t{kThreads} * kChunk * kLoads;
   const int64_t blocks = std::min((count + kBlockElements - 1) / kBlockElements, kMaxBlocks);
-  const bool aligned = is_aligned_to<16>(in) && is_aligned_to<8>(out.data);
-  quantise_array_kernel<T>
-      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(in, count, out, aligned);
+  const bool aligned = is_aligned_to<16>(call.in) && is_aligned_to<8>(call.out.data);
+  quantise_array_kernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+      call.in, count, {.width = call.width, .stride = stride}, call.out, aligned);
   return cudaGetLastError();
 }
 
@@ -123,8 +136,8 @@ __device__ __forceinline__ void put_in_tile(uint8_t* tile, int row, int column, 
 /// kSums: a tile's column sums go to its row of `partial` [rows of tiles, width].
 template <typename T, bool kSums>
 __global__ void __launch_bounds__(kThreads)
-    quantise_tile_kernel(const void* __restrict__ in, int64_t rows, int64_t width, Fp8Output out,
-                         float* __restrict__ partial) {
+    quantise_tile_kernel(const void* __restrict__ in, int64_t rows, int64_t width, int64_t stride,
+                         Fp8Output out, float* __restrict__ partial) {
   constexpr int kWarps = kThreads / 32;
   __shared__ alignas(16) uint8_t tile[kTile * kTile];
   __shared__ float sums[kSums ? kWarps : 1][kSums ? kTile : 1];  // of a warp's rows
@@ -135,7 +148,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kTileLoads; ++i) {
     if (place.has(i)) {
-      packed[i] = load_packed<T, kChunk>(in, place.element(i, width));
+      packed[i] = load_packed<T, kChunk>(in, place.element(i, stride));
     }
   }
   uint32_t magnitude = 0;
@@ -412,10 +425,13 @@ cudaError_t quantise(const Quantise& call, void* workspace, cudaStream_t stream)
   if (call.out.transposed == nullptr && wants_sums) {
     return cudaErrorInvalidValue;
   }
+  const int64_t stride = call.row_stride == 0 ? call.width : call.row_stride;
+  if (stride != call.width && (stride % kChunk != 0 || call.width % kChunk != 0)) {
+    return cudaErrorInvalidValue;
+  }
   if (call.out.transposed == nullptr) {
-    return with_type(call.type, [&](auto type) {
-      return launch_array<decltype(type)>(call.in, call.rows * call.width, call.out, stream);
-    });
+    return with_type(call.type,
+                     [&](auto type) { return launch_array<decltype(type)>(call, stride, stream); });
   }
   if (!fits_tiles(call.rows, call.width) || !is_aligned_to<16>(call.in) ||
       !is_aligned_to<16>(call.out.data) || !is_aligned_to<16>(call.out.transposed)) {
@@ -426,7 +442,8 @@ cudaError_t quantise(const Quantise& call, void* workspace, cudaStream_t stream)
   const cudaError_t error = with_type(call.type, [&](auto type) {
     const auto kernel = wants_sums ? quantise_tile_kernel<decltype(type), true>
                                    : quantise_tile_kernel<decltype(type), false>;
-    kernel<<<grid, kThreads, 0, stream>>>(call.in, call.rows, call.width, call.out, partial);
+    kernel<<<grid, kThreads, 0, stream>>>(call.in, call.rows, call.width, stride, call.out,
+                                          partial);
     return cudaGetLastError();
   });
   if (error != cudaSuccess || !wants_sums) {
@@ -446,17 +463,6 @@ cudaError_t transpose_bytes(const void* in, int64_t rows, int64_t width, void* o
   transpose_kernel<<<tile_grid(rows, width), kThreads, 0, stream>>>(
       static_cast<const uint8_t*>(in), rows, width, static_cast<uint8_t*>(out));
   return cudaGetLastError();
-}
-
-cudaError_t largest_magnitude(const void* in, int64_t count, DType type, float* amax,
-                              cudaStream_t stream) {
-  if (count == 0) {
-    return cudaSuccess;
-  }
-  Fp8Output out;
-  out.amax = amax;
-  return with_type(
-      type, [&](auto element) { return launch_array<decltype(element)>(in, count, out, stream); });
 }
 
 cudaError_t update_scales(const ScaleUpdate& call, cudaStream_t stream) {

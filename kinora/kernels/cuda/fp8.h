@@ -18,16 +18,13 @@ namespace kinora::kernels::cuda {
 
 /// kernels::quantise on the device. Column sums go with a transposed copy alone; they are added up
 /// in an order that depends on the sizes. `workspace` is read where they are wanted, and may be
-/// used again by the next call on the same stream.
+/// used again by the next call on the same stream. Rows that are not adjacent are multiples of 8
+/// elements, and so are their distances.
 [[nodiscard]] cudaError_t quantise(const Quantise& call, void* workspace, cudaStream_t stream);
 
 /// kernels::transpose_bytes on the device.
 [[nodiscard]] cudaError_t transpose_bytes(const void* in, int64_t rows, int64_t width, void* out,
                                           cudaStream_t stream);
-
-/// kernels::largest_magnitude on the device.
-[[nodiscard]] cudaError_t largest_magnitude(const void* in, int64_t count, DType type, float* amax,
-                                            cudaStream_t stream);
 
 /// kernels::update_scales on the device: one launch for all tensors.
 [[nodiscard]] cudaError_t update_scales(const ScaleUpdate& call, cudaStream_t stream);

@@ -232,11 +232,6 @@ cudaError_t transpose_bytes(const void* /*in*/, int64_t /*rows*/, int64_t /*widt
   return cudaErrorNotSupported;
 }
 
-cudaError_t largest_magnitude(const void* /*in*/, int64_t /*count*/, DType /*type*/,
-                              float* /*amax*/, cudaStream_t /*stream*/) {
-  return cudaErrorNotSupported;
-}
-
 cudaError_t update_scales(const ScaleUpdate& /*call*/, cudaStream_t /*stream*/) {
   return cudaErrorNotSupported;
 }
