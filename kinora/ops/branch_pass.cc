@@ -16,6 +16,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/ops/unet_parts.h"
+#include "kinora/ops/vectors.h"
 
 namespace kinora::ops {
 namespace {
@@ -157,7 +158,12 @@ Operand attended_operand(const BranchPass& pass, const at::Tensor& rows, int64_t
 
 /// `rows` with that room behind each.
 at::Tensor with_room(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
-  return room > 0 ? empty_like(pass, rows, room).copy_(rows) : rows.contiguous();
+  if (room == 0 && rows.is_contiguous()) {
+    return rows;
+  }
+  const at::Tensor copy = empty_like(pass, rows, room);
+  copy_in_vectors(rows, copy);
+  return copy;
 }
 
 /// The same of rows without room.
@@ -232,6 +238,18 @@ struct JointTokens {
     return tokens.narrow(1, stream == 0 ? 0 : count[0], count[stream]);
   }
 };
+
+/// Tokens [B, N, C] of one stream among those of all as rows [B N, C] with that room behind each.
+at::Tensor rows_of_part(const BranchPass& pass, const at::Tensor& part, int64_t room) {
+  if (room == 0 && part.is_contiguous()) {
+    return part.flatten(0, 1);
+  }
+  const int64_t count = part.size(0) * part.size(1);
+  const at::Tensor rows = room > 0 ? pass.kernels.empty_with_room(count, part.size(2), room)
+                                   : at::empty({count, part.size(2)}, part.options());
+  copy_in_vectors(part, rows.unflatten(0, {part.size(0), part.size(1)}));
+  return rows;
+}
 
 /// Queries, keys and values [B, T, 3 C] of all tokens as attention reads them.
 at::Tensor place_all(const BranchPass& pass, const JointAttentionBody& body,
@@ -321,8 +339,9 @@ void inner(const BranchPass& pass, const JointAttentionBody& body,
     if (!proj.weight.defined()) {
       continue;
     }
-    const at::Tensor out = tokens.part(attended.out, i);
-    kept[i]->last = attended_operand(pass, out.reshape({-1, out.size(2)}), proj);
+    const int64_t room = pass.kernels.room(proj);
+    kept[i]->last =
+        attended_operand(pass, rows_of_part(pass, tokens.part(attended.out, i), room), room, proj);
   }
 }
 
@@ -336,7 +355,7 @@ std::array<at::Tensor, 2> attend_backward(const BranchPass& pass, const JointAtt
   for (size_t i = 0; i < kept.size(); ++i) {
     at::Tensor part = tokens.part(dall, i);
     if (dout[i].defined()) {
-      part.copy_(dout[i].view(part.sizes()));
+      copy_in_vectors(dout[i].view(part.sizes()), part);
     } else {
       part.zero_();
     }
@@ -369,7 +388,7 @@ void remember_attended(const BranchPass& pass, const std::array<KeptBranch*, 2>&
   out = at::empty({tokens.batch, tokens.all(), rows.size(1)}, rows.options());
   for (size_t i = 0; i < kept.size(); ++i) {
     const at::Tensor part = tokens.part(out, i);
-    part.copy_(kept[i]->last.value.view(part.sizes()));
+    copy_in_vectors(kept[i]->last.value.view(part.sizes()), part);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "kinora/ops/edges.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,6 +10,7 @@
 #include "kinora/core/error.h"
 #include "kinora/ops/channel_norm_launch.h"
 #include "kinora/ops/channels_last.h"
+#include "kinora/ops/vectors.h"
 
 namespace kinora::ops {
 namespace {
@@ -81,23 +81,9 @@ at::Tensor summed(at::Tensor gradient, const Counts& counts) {
   return interior(gradient, counts);
 }
 
-/// x, whose channels lie side by side, as [B, spatial..., C / a vector's] of vectors of 16 bytes: a
-/// view, for copies alone. Nothing where it is not made of such.
-std::optional<at::Tensor> in_vectors(const at::Tensor& x) {
-  constexpr int64_t kBytes = 16;
-  const auto fits = [bytes = static_cast<int64_t>(x.element_size())](int64_t elements) {
-    return elements * bytes % kBytes == 0;
-  };
-  if ((x.dim() != 4 && x.dim() != 5) || x.stride(1) != 1 || !fits(x.size(1)) ||
-      !fits(x.storage_offset()) || (at::GradMode::is_enabled() && x.requires_grad())) {
-    return std::nullopt;
-  }
-  for (int64_t dim = 0; dim < x.dim(); ++dim) {
-    if (dim != 1 && !fits(x.stride(dim))) {
-      return std::nullopt;
-    }
-  }
-  return x.movedim(1, -1).view(at::kComplexDouble);
+/// x [B, C, (T,) H, W] with its channels last, in vectors.
+std::optional<at::Tensor> places_in_vectors(const at::Tensor& x) {
+  return x.dim() == 4 || x.dim() == 5 ? in_vectors(x.movedim(1, -1)) : std::nullopt;
 }
 
 at::Tensor from_vectors(const at::Tensor& vectors, at::ScalarType type) {
@@ -184,7 +170,7 @@ at::Tensor repeat_places_with_edges(const at::Tensor& x, int64_t frames, const C
 at::Tensor cat_places(const std::vector<at::Tensor>& parts, int64_t dim) {
   std::vector<at::Tensor> vectors;
   for (const at::Tensor& part : parts) {
-    const std::optional<at::Tensor> those = in_vectors(part);
+    const std::optional<at::Tensor> those = places_in_vectors(part);
     if (!those) {
       return at::cat(parts, dim);
     }
@@ -195,7 +181,8 @@ at::Tensor cat_places(const std::vector<at::Tensor>& parts, int64_t dim) {
 }
 
 at::Tensor packed_places(const at::Tensor& x) {
-  const std::optional<at::Tensor> vectors = is_channels_last(x) ? std::nullopt : in_vectors(x);
+  const std::optional<at::Tensor> vectors =
+      is_channels_last(x) ? std::nullopt : places_in_vectors(x);
   return vectors ? from_vectors(vectors->contiguous(), x.scalar_type())
                  : x.contiguous(channels_last(x));
 }
