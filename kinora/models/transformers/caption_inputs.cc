@@ -68,6 +68,18 @@ at::Tensor caption_states(const ModelConfig& config, const std::optional<Caption
   return text;
 }
 
+std::vector<at::Tensor> prepared_states(const ModelConfig& config,
+                                        const std::optional<CaptionEncoder>& encoder,
+                                        const at::Tensor& null_text,
+                                        const diffusion::Conditions& conditions) {
+  if (!encoder || !conditions.tokens.defined() || !conditions.text_lengths.defined() ||
+      conditions.tokens.numel() * config.text_channels * static_cast<int64_t>(sizeof(float)) >
+          diffusion::Prepared::kMaxBytes) {
+    return {};
+  }
+  return {caption_states(config, encoder, null_text, conditions)};
+}
+
 at::Tensor read_lengths(const ModelConfig& config, const diffusion::Conditions& conditions) {
   if (pads_captions(config)) {
     return {};

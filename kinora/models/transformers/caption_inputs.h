@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/models/model_config.h"
@@ -27,6 +28,12 @@ void check_caption_inputs(const ModelConfig& config, const at::Tensor& x_t, cons
                                         const std::optional<CaptionEncoder>& encoder,
                                         const at::Tensor& null_text,
                                         const diffusion::Conditions& conditions);
+/// Those that `encoder` makes, for diffusion::Prepared::of_texts: they are the same at all times.
+/// Nothing where there is none, something is missing, or they are too large to be kept.
+[[nodiscard]] std::vector<at::Tensor> prepared_states(const ModelConfig& config,
+                                                      const std::optional<CaptionEncoder>& encoder,
+                                                      const at::Tensor& null_text,
+                                                      const diffusion::Conditions& conditions);
 /// How many tokens of each caption blocks with a text stream attend to: int64 [B]; undefined: all,
 /// padding too.
 [[nodiscard]] at::Tensor read_lengths(const ModelConfig& config,

@@ -488,8 +488,13 @@ diffusion::Prepared CogVideoX::prepare(const at::Tensor& times,
                                        const diffusion::Conditions& conditions) {
   (void)BlockModel::prepare(times, conditions);
   const at::Tensor captions = captions_of(config(), conditions);
-  if (!is_fast_with_heads() || pipeline() != nullptr || !captions.defined()) {
+  if (pipeline() != nullptr || !captions.defined()) {
     return {};  // forward says what is missing
+  }
+  diffusion::Prepared prepared;
+  prepared.of_texts = prepared_states(config(), text_encoder, null_text, conditions);
+  if (!is_fast_with_heads()) {
+    return prepared;
   }
   JointTokens tokens;
   tokens.sequence = &sequence();
@@ -498,10 +503,11 @@ diffusion::Prepared CogVideoX::prepare(const at::Tensor& times,
   const int64_t columns = num_blocks() * 2 * kStreamVectors * config().transformer.hidden;
   if (2 * times.size(0) * batch * columns * static_cast<int64_t>(sizeof(float)) >
       diffusion::Prepared::kMaxBytes) {
-    return {};
+    return prepared;
   }
   const at::Tensor c = condition(times.repeat_interleave(batch));
-  return {.of_times = stack_vectors(stacked, c, no_vectors(c)).view({times.size(0), -1, columns})};
+  prepared.of_times = stack_vectors(stacked, c, no_vectors(c)).view({times.size(0), -1, columns});
+  return prepared;
 }
 
 at::Tensor CogVideoX::first_norm(const at::Tensor& clip, const at::Tensor& c) const {
@@ -521,7 +527,9 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
   input.in_channels += channels_beside(input);
   const at::Tensor clip =
       with_whole_patches(with_shown(config(), x_t, conditions), own.patch_frames);
-  const at::Tensor states = caption_states(config(), text_encoder, null_text, conditions);
+  const at::Tensor states = pass.prepared.of_texts.empty()
+                                ? caption_states(config(), text_encoder, null_text, conditions)
+                                : pass.prepared.of_texts[0];
   const auto one_frame = [](const at::Tensor& patches) {
     return patches.flatten(1, 2).unsqueeze(1);  // [B, 1, N, C]
   };

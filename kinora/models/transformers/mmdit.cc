@@ -559,9 +559,14 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
                                    const diffusion::Conditions& conditions) {
   (void)BlockModel::prepare(times, conditions);
   const at::Tensor captions = captions_of(config(), conditions);
-  if (!is_fast_with_heads() || pipeline() != nullptr || !captions.defined() ||
+  if (pipeline() != nullptr || !captions.defined() ||
       (y_embedder && !conditions.pooled.defined())) {
     return {};  // forward says what is missing
+  }
+  diffusion::Prepared prepared;
+  prepared.of_texts = prepared_states(config(), text_encoder, null_text, conditions);
+  if (!is_fast_with_heads()) {
+    return prepared;
   }
   const int64_t batch = captions.size(0);
   diffusion::Conditions repeated;
@@ -578,18 +583,21 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
                           2 * config().transformer.hidden;
   if (times.size(0) * batch * columns * static_cast<int64_t>(sizeof(float)) >
       diffusion::Prepared::kMaxBytes) {
-    return {};
+    return prepared;
   }
   const at::Tensor c = condition(times.repeat_interleave(batch), repeated);
-  return {.of_times =
-              all_vectors(all, c, final_layer.modulation(c)).view({times.size(0), batch, -1})};
+  prepared.of_times =
+      all_vectors(all, c, final_layer.modulation(c)).view({times.size(0), batch, -1});
+  return prepared;
 }
 
 at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const at::Tensor text = caption_states(config(), text_encoder, null_text, conditions);
+  const at::Tensor text = pass.prepared.of_texts.empty()
+                              ? caption_states(config(), text_encoder, null_text, conditions)
+                              : pass.prepared.of_texts[0];
   const at::Tensor lengths = read_lengths(config(), conditions);
   Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
@@ -623,8 +631,9 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   at::Tensor patches;
   if (is_fast_with_heads()) {
     tokens.kernels = &fast_pass({}, 0).kernels;
-    patches = fast_blocks(streams, pass.prepared.any() ? at::Tensor() : condition(t, conditions),
-                          tokens, pass);
+    patches = fast_blocks(
+        streams, pass.prepared.of_times.defined() ? at::Tensor() : condition(t, conditions), tokens,
+        pass);
   } else {
     patches = plain_blocks(streams, condition(t, conditions), tokens, pass);
   }

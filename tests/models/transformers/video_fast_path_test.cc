@@ -47,7 +47,10 @@ TEST_P(VideoFastPathTest, EqualsThePlainPath) {
 
 TEST_P(VideoFastPathTest, WhatIsPreparedChangesNoBit) {
   RandomClips clips(GetParam(), at::kCPU, at::kFloat);
-  EXPECT_FALSE(clips.prepared().any()) << "the plain path has no use for it";
+  const diffusion::Prepared states = clips.prepared().at_time(0);
+  EXPECT_EQ(states.any(), GetParam().has_words) << "the plain path has no use for anything else";
+  ops::expect_same(clips.sample_at_first_time({}), clips.sample_at_first_time(states),
+                   "prepared, on the plain path");
   clips.model().use_fast_path(cpu_kernels(at::kFloat));
   const diffusion::Prepared prepared = clips.prepared().at_time(0);
   const bool reads_text = family_of(clips.model().config()).conditions.text;
