@@ -93,15 +93,25 @@ void StepCache::begin(const Moment& moment) {
     ++use_.evaluations;
     use_.in_patches += patches() > 1 ? 1 : 0;
   }
+  choose_branches();
+}
+
+void StepCache::forget() {
+  states_.clear();
+  take_row(0);
+  choose_branches();
+}
+
+void StepCache::choose_branches() {
   if (config_.kind != Kind::kPab) {
     return;
   }
   for (size_t kind = 0; kind < ops::kBranchKinds; ++kind) {
     std::optional<double>& computed_at = state_->computed_at[kind];
     reuses_[kind] = is_in_interval() && computed_at &&
-                    std::abs(moment.level - *computed_at) < config_.ranges[kind] - kLevelTolerance;
+                    std::abs(moment_.level - *computed_at) < config_.ranges[kind] - kLevelTolerance;
     if (!reuses_[kind]) {
-      computed_at = moment.level;
+      computed_at = moment_.level;
     }
   }
 }

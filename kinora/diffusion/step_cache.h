@@ -117,6 +117,8 @@ class StepCache {
 
   /// The next pass is that of `moment`.
   void begin(const Moment& moment);
+  /// Within a pass: what was kept is another model's, and stands for nothing from here on.
+  void forget();
   /// The pass is over. kMemory where more than most_gib is kept.
   void end();
 
@@ -177,6 +179,8 @@ class StepCache {
     std::deque<at::Tensor> keys_and_values;
   };
 
+  /// Which branches of the pass take what was kept. kPab.
+  void choose_branches();
   [[nodiscard]] bool is_in_interval() const;
   /// Whether `watched` changed so little.
   [[nodiscard]] bool is_alike(const at::Tensor& watched, const Combine& add_up);

@@ -84,10 +84,9 @@ void check_low_noise(const ModelRecipe& recipe, const LoadOptions& options) {
   KINORA_CHECK(
       sampling.low_noise == 0.0 || recipe.objective.kind == diffusion::ObjectiveConfig::Kind::kFlow,
       kConfig, "[sample] sample.low_noise is for flows (objective.kind flow)");
-  KINORA_CHECK(sampling.low_noise == 0.0 || !sampling.cache.any(), kConfig, "[sample] ",
-               sampling.cache.key(),
-               " is of one model, and this one has a second expert "
-               "for low noise (sample.low_noise). Hint: sample.cache=none, sample.patches=1");
+  KINORA_CHECK(sampling.low_noise == 0.0 || !sampling.cache.has_patches(), kConfig,
+               "[sample] sample.patches is of one model, and this one has a second expert for low "
+               "noise (sample.low_noise). Hint: sample.patches=1");
   KINORA_CHECK(sampling.low_noise > 0.0 || options.low_noise_adapters.empty(), kConfig,
                "[sample] this model has no second expert for --low-noise-lora. Hint: --lora");
 }

@@ -198,6 +198,14 @@ TEST_F(WanFramesTest, TwoExpertsAreDrawnWithAndTakeAdaptersOfTheirOwn) {
   const Arguments experts = joined(small(pipeline), {"--last", (pipeline / "last.png").string()});
   const at::Tensor both = drawn(experts, "both");
   EXPECT_TRUE(drawn(joined(experts, {"--offload", "1"}), "offloaded").equal(both));
+  const auto cached = [&](const std::string& threshold) {
+    return drawn(joined(experts, {"--set", "sample.cache=first_block",
+                                  "sample.cache_threshold=" + threshold}),
+                 "cached-" + threshold);
+  };
+  EXPECT_TRUE(cached("0").equal(both));
+  EXPECT_GT(ops::relative_error(cached("1"), both), 1e-6);
+  EXPECT_LT(ops::relative_error(cached("1"), both), 0.2);
   train_well(run_dir("expert"),
              joined(online({"model.given_embedders=true", "frame_masks.weights.i2v_head=1",
                             "frame_masks.weights.i2v_loop=1"}),

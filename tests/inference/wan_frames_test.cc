@@ -243,8 +243,8 @@ TEST_F(WanFramesTest, PartsOfAnotherPipelineAreRefused) {
   };
   EXPECT_THAT(refusal(ErrorKind::kConfig, {"sample.low_noise_model=\"\""}),
               HasSubstr("sample.low_noise and sample.low_noise_model must be given together"));
-  EXPECT_THAT(refusal(ErrorKind::kConfig, {"sample.cache=pab"}),
-              HasSubstr("sample.cache is of one model, and this one has a second expert"));
+  EXPECT_THAT(refusal(ErrorKind::kConfig, {"sample.patches=2"}),
+              HasSubstr("sample.patches is of one model, and this one has a second expert"));
   fs::remove_all(folder / "transformer_2");
   EXPECT_THAT(refusal(ErrorKind::kIo), HasSubstr("transformer_2"));
   fs::copy(whole("wan_t2v_experts") / "transformer_2", folder / "transformer_2",
