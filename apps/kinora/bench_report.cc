@@ -164,7 +164,7 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
          digits(result.cache->seconds_without * 1e3) + " ms, " +
              digits(result.cache->seconds_without / result.seconds, 3) +
              " times as long; samples differ by " + digits(result.cache->relative_error, 3) +
-             " of their norm (random weights)");
+             " of their norm (" + result.cache->weights + ")");
   }
   line(out, "model TFLOP/s",
        result.model_tflops ? of_ceiling(*result.model_tflops, ceilings)

@@ -77,6 +77,22 @@ TEST_F(BenchTest, RanksSampleClipsTogether) {
   }
 }
 
+TEST_F(BenchTest, SampleDrawsWithTrainedWeights) {
+  const auto drawing = [&](const Arguments& more) {
+    return run_kinora(
+        joined({"bench", "sample", source_path("configs/demo.yaml").string(), "--batch", "2",
+                "--steps", "6", "--repeats", "1", "--warmup", "0", "sample.cache=first_block",
+                "sample.cache_threshold=0.3", "train.device=cpu",
+                "checkpoint.init_from=" + source_path("weights/shapes.safetensors").string()},
+               more),
+        folder());
+  };
+  const Outcome trained = drawing({"model.num_classes=16"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_NE(trained.out.find("shapes.safetensors)"), std::string::npos) << trained.out;
+  EXPECT_NE(drawing({"model.num_classes=3"}).err.find("does not fit the model"), std::string::npos);
+}
+
 TEST_F(BenchTest, SampleTakesTheRecipesSettings) {
   const auto facts = json_of(
       bench("sample", {"--batch", "1", "--repeats", "1", "--warmup", "0", "sample.guidance=1"}));

@@ -107,7 +107,10 @@ void add_bench(CLI::App& app, Chosen& chosen) {
   add_rank_options(*buckets, arguments->ranks);
   choose(buckets, BenchArguments::What::kBuckets);
 
-  CLI::App* sample = add("sample", "Time drawing samples with a recipe's model of random weights.");
+  CLI::App* sample =
+      add("sample",
+          "Time drawing samples with a recipe's model, of random weights or those of "
+          "checkpoint.init_from.");
   sample
       ->add_option("--batch", arguments->sample.batch,
                    "Images or clips drawn at once, on all ranks together")

@@ -23,6 +23,7 @@
 #include "kinora/pipelines/cache_price.h"
 #include "kinora/pipelines/draw.h"
 #include "kinora/train/bench/benchmark.h"
+#include "kinora/train/finetune.h"
 
 namespace kinora::train {
 namespace {
@@ -118,7 +119,11 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
   const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
   inference::TrainedModel initial = inference::initial_model(
       config, device, kBenchmarkSeed, {}, inference::ModelGroups::of(world, options.ranks));
-  randomise_zeros(initial.model->named_parameters(), *initial.arena);
+  if (config.checkpoint.init_from.empty()) {
+    randomise_zeros(initial.model->named_parameters(), *initial.arena);
+  } else {
+    initialise_from(config, *initial.model, *initial.arena);
+  }
   const bool alone = config.sample.sampling.batch_invariant;
   const int64_t at_once = alone ? 1 : own.count;
   const int64_t rows = guided && shares.guidance == 1 ? 2 * at_once : at_once;
@@ -180,7 +185,10 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
     result.trace = trace_calls(device, 1, run);
   }
   if (cache.any()) {
-    result.cache = {.key = cache.key(), .use = initial.model->step_cache_use().describe()};
+    result.cache = {.key = cache.key(),
+                    .use = initial.model->step_cache_use().describe(),
+                    .weights = config.checkpoint.init_from.empty() ? "random weights"
+                                                                   : config.checkpoint.init_from};
   }
   return result;
 }

@@ -35,17 +35,19 @@ struct SampleBenchmark {
   int64_t peak_memory = 0;                  ///< bytes of tensors on a GPU, the most; 0 on the CPU
   std::optional<device::GpuRecords> trace;  ///< of one run
   /// With sample.cache or sample.patches: what it left out on this rank, and the same without it.
-  /// The weights are random, so the error says nothing of a trained model.
+  /// With random weights the error says nothing of a trained model.
   struct Cache {
     std::string key;
     std::string use;
+    std::string weights;  ///< "random weights", or checkpoint.init_from
     double seconds_without = 0.0;
     double relative_error = 0.0;  ///< of the samples
   };
   std::optional<Cache> cache;
 };
 
-/// Times sampling as config.sample says, with random weights and texts. Nothing is left in the
+/// Times sampling as config.sample says, with random texts, and random weights unless
+/// checkpoint.init_from names some. Nothing is left in the
 /// device's memory. With several ranks all call it, and a trace is of this one. kConfig if sampler
 /// and objective do not fit, or the ranks do not divide.
 [[nodiscard]] SampleBenchmark benchmark_sample(const RunConfig& config,
