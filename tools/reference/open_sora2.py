@@ -13,13 +13,13 @@ from torch.nn import functional as F
 def embedded(x, dim=256, period=10000):
     """[B] -> [B, dim]: cosines, then sines."""
     half = dim // 2
-    angles = x[:, None] * torch.exp(-math.log(period) * torch.arange(half, dtype=x.dtype) / half)
+    angles = x[:, None] * torch.exp(-math.log(period) * torch.arange(half, dtype=x.dtype, device=x.device) / half)
     return torch.cat([angles.cos(), angles.sin()], -1)
 
 
 def rotary(places, axes, theta=10000):
     """places [N, axes], dims of each axis -> cos and sin, [N, D]: those of all axes, and once more."""
-    angles = torch.cat([places[:, i, None] * theta ** (-torch.arange(0, dims, 2, dtype=places.dtype) / dims)
+    angles = torch.cat([places[:, i, None] * theta ** (-torch.arange(0, dims, 2, dtype=places.dtype, device=places.device) / dims)
                         for i, dims in enumerate(axes)], -1)
     return angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
 
@@ -184,8 +184,8 @@ class OpenSora2(nn.Module):
         txt = self.txt_in(text)
         vec = self.time_in(embedded(t * 1000)) + self.vector_in(pooled)
         sides = [x_t.shape[2], x_t.shape[3] // self.patch, x_t.shape[4] // self.patch]
-        places = torch.cartesian_prod(*(torch.arange(side, dtype=x_t.dtype) for side in sides))
-        turn = rotary(torch.cat([torch.zeros(txt.shape[1], 3, dtype=x_t.dtype), places]), self.axes)
+        places = torch.cartesian_prod(*(torch.arange(side, dtype=x_t.dtype, device=x_t.device) for side in sides))
+        turn = rotary(torch.cat([places.new_zeros(txt.shape[1], 3), places]), self.axes)
         for block in self.double_blocks:
             img, txt = block(img, txt, vec, turn)
         both = torch.cat([txt, img], 1)
