@@ -143,7 +143,7 @@ TEST_P(GpuVideoFastPathTest, Bf16IsAsNearAsThePlainPath) {
     for (const int64_t passes : {1, 2}) {
       fast.step(passes);
       ops::expect_as_near(exact, plain, fast.results(1.0 / static_cast<double>(passes)),
-                          std::to_string(passes) + " passes", kStreamSlack);
+                          std::to_string(passes) + " passes", GetParam().slack);
     }
   }
 }

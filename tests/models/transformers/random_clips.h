@@ -20,6 +20,10 @@
 
 namespace kinora::models {
 
+// A bf16 residual stream, to which three or four branches a block are added, rounds where that of
+// the plain path, which is fp32, does not.
+inline constexpr double kStreamSlack = 2.5;
+
 /// A model of a few blocks (STDiT3: pairs), and a batch for it.
 struct ClipCase {
   const char* name;
@@ -51,6 +55,7 @@ struct ClipCase {
   /// Widths C a token and block that recompute level elementwise does not keep: norms, also of
   /// queries and keys, and 4 C of GELU.
   double elementwise = 6.0;
+  double slack = kStreamSlack;  ///< of ops::expect_as_near in bf16
 
   [[nodiscard]] ModelConfig config() const {
     ModelConfig config;
@@ -97,10 +102,6 @@ struct ClipCase {
     return resolved(config);
   }
 };
-
-// A bf16 residual stream, to which three or four branches a block are added, rounds where that of
-// the plain path, which is fp32, does not.
-inline constexpr double kStreamSlack = 2.5;
 
 inline constexpr ClipCase kClipCases[] = {
     {.name = "stdit", .architecture = "stdit"},
@@ -305,7 +306,10 @@ inline constexpr ClipCase kClipCases[] = {
      .columns = 12,
      .sliding_window = {{3, 5, 5}},
      .hidden = 128,
-     .elementwise = 8.0},
+     .elementwise = 8.0,
+     // The gradient of keys' bias: softmax hardly sees what is added to all keys, so rounding is a
+     // larger part of what is left.
+     .slack = 4.0},
     {.name = "cogvideox_one_frame",
      .architecture = "cogvideox",
      .batch = 1,
