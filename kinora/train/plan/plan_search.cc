@@ -30,6 +30,7 @@ struct Candidate {
   int64_t sequence = 1;
   int64_t tensor = 1;
   int64_t pipeline = 1;
+  int64_t chunks = 1;  // stages of each of its ranks
   double offload = 0.0;
   double offload_weights = 0.0;  // above 0 where all state is at the host
   bool in_backward = false;
@@ -66,7 +67,7 @@ struct Candidate {
   [[nodiscard]] bool needs_as_much_as(const Candidate& other) const {
     return stage <= other.stage && level() <= other.level() && near() >= other.near() &&
            whole() >= other.whole() && division <= other.division && sequence <= other.sequence &&
-           tensor <= other.tensor && pipeline == other.pipeline &&
+           tensor <= other.tensor && pipeline == other.pipeline && chunks == other.chunks &&
            in_backward <= other.in_backward && at_host() <= other.at_host();
   }
 
@@ -77,7 +78,7 @@ struct Candidate {
   [[nodiscard]] bool is_like(const Candidate& other) const {
     return stage == other.stage && plan == other.plan && division == other.division &&
            sequence == other.sequence && tensor == other.tensor && pipeline == other.pipeline &&
-           in_backward == other.in_backward;
+           chunks == other.chunks && in_backward == other.in_backward;
   }
 };
 
@@ -100,6 +101,8 @@ constexpr std::array<double, 5> kOffloadWeights = {0.0, 0.25, 0.5, 0.75, 1.0};
 /// Ranks of a model: those of a host, whose links are quick.
 constexpr int64_t kMostTensor = 8;
 constexpr int64_t kMostPipeline = 16;
+/// More stages a rank make waits shorter, and memory even where blocks have unlike weights.
+constexpr int64_t kMostChunks = 4;
 /// After so many that do not fit those that need the least are looked at, since perhaps none does.
 constexpr ptrdiff_t kManyTooLarge = 16;
 constexpr std::array<const char*, 4> kPlugins = {"ddp", "zero1", "zero2", "zero3"};
@@ -400,13 +403,22 @@ class Search {
           if (target_.ranks % (sequence * tensor * pipeline) != 0) {
             continue;
           }
+          const bool has_chunks =
+              pipeline > 1 && config_.parallel.pp_schedule == parallel::PipelineSchedule::k1F1B;
+          const int64_t most_chunks =
+              has_chunks
+                  ? std::min(std::max(config_.parallel.pp_chunks, kMostChunks), blocks / pipeline)
+                  : 1;
           for (int stage = first; stage <= (pipeline > 1 ? std::min(last, 1) : last); ++stage) {
-            add_settings({.stage = stage,
-                          .sequence = sequence,
-                          .tensor = tensor,
-                          .pipeline = pipeline,
-                          .config = {},
-                          .overrides = {}});
+            for (int64_t chunks = 1; chunks <= most_chunks; ++chunks) {
+              add_settings({.stage = stage,
+                            .sequence = sequence,
+                            .tensor = tensor,
+                            .pipeline = pipeline,
+                            .chunks = chunks,
+                            .config = {},
+                            .overrides = {}});
+            }
           }
         }
       }
@@ -520,11 +532,11 @@ class Search {
       config.parallel.pp_size = candidate.pipeline;
       set("parallel.pipeline", std::to_string(candidate.pipeline));
     }
-    // Only of a pipeline.
-    if (candidate.pipeline == 1 && config.parallel.pp_chunks > 1) {
-      config.parallel.pp_chunks = 1;
-      set("parallel.pipeline_chunks", "1");
+    if (config_.parallel.pp_chunks != candidate.chunks) {
+      config.parallel.pp_chunks = candidate.chunks;
+      set("parallel.pipeline_chunks", std::to_string(candidate.chunks));
     }
+    // Only of a pipeline.
     if (candidate.pipeline == 1 &&
         config.parallel.pp_schedule != parallel::PipelineSchedule::k1F1B) {
       config.parallel.pp_schedule = parallel::PipelineSchedule::k1F1B;

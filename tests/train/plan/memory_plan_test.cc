@@ -700,6 +700,48 @@ TEST(PlanSearchTest, DividesStateWhereThatIsNeeded) {
   EXPECT_EQ(choices[0].overrides[0].rfind("parallel.plugin=zero", 0), 0U);
 }
 
+// Blocks of two streams have twice the weights of those behind them, and cost as much.
+TEST(PlanSearchTest, StagesOfAPipelineAreCutWhereMemoryWantsIt) {
+  const RunConfig config = config_of("flux-lora", {"data.source=latents",
+                                                   "data.text=file",
+                                                   "autoencoder.path=\"\"",
+                                                   "text.encoder=\"\"",
+                                                   "finetune.lora.targets=[]",
+                                                   "model.name=custom",
+                                                   "model.architecture=flux",
+                                                   "model.patch=2",
+                                                   "model.text_channels=4096",
+                                                   "model.text_tokens=512",
+                                                   "model.pooled_channels=768",
+                                                   "model.hidden=3072",
+                                                   "model.heads=24",
+                                                   "model.depth=14",
+                                                   "model.parallel_depth=28",
+                                                   "model.height=96",
+                                                   "model.width=96",
+                                                   "data.height=768",
+                                                   "data.width=768",
+                                                   "optim.max_grad_norm=0",
+                                                   "ema.decays=[]",
+                                                   "train.global_batch=16",
+                                                   "train.micro_batch=1"});
+  PlanTarget target{.device = c10::DeviceType::CUDA, .ranks = 2, .memory = 0};
+  const auto needed = [&](int64_t chunks) {
+    RunConfig other = config;
+    other.parallel.pp_size = 2;
+    other.parallel.pp_chunks = chunks;
+    return plan_memory(other, target).needed();
+  };
+  EXPECT_LT(needed(3), needed(1));
+  target.memory = int64_t{100} << 30;
+  bool found = false;
+  for (const PlanChoice& choice : search_plans(config, target, find_gpu("h200"), 8)) {
+    EXPECT_TRUE(choice.plan.fits());
+    found = found || choice.config.parallel.pp_chunks > 1;
+  }
+  EXPECT_TRUE(found);
+}
+
 // The gradients and copies for forward take 4 GiB, the optimizer's state 10.
 TEST(PlanSearchTest, OffloadsStateWhereThatIsNeeded) {
   const RunConfig config =
