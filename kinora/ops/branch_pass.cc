@@ -161,7 +161,8 @@ at::Tensor with_room(const BranchPass& pass, const at::Tensor& rows, int64_t roo
   if (room == 0 && rows.is_contiguous()) {
     return rows;
   }
-  const at::Tensor copy = empty_like(pass, rows, room);
+  const at::Tensor copy =
+      room > 0 ? empty_like(pass, rows, room) : at::empty(rows.sizes(), rows.options());
   copy_in_vectors(rows, copy);
   return copy;
 }
