@@ -148,6 +148,7 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
            const train::DeviceCeilings& ceilings) {
   line(out, "device", result.device);
   line(out, "kernels", result.kernels);
+  line(out, "weights", result.weights);
   line(out, "sampler", result.sampler);
   if (!result.ranks.empty()) {
     line(out, "ranks", result.ranks);
@@ -164,7 +165,7 @@ void print(std::ostream& out, const train::SampleBenchmark& result, int64_t batc
          digits(result.cache->seconds_without * 1e3) + " ms, " +
              digits(result.cache->seconds_without / result.seconds, 3) +
              " times as long; samples differ by " + digits(result.cache->relative_error, 3) +
-             " of their norm (" + result.cache->weights + ")");
+             " of their norm (" + result.weights + ")");
   }
   line(out, "model TFLOP/s",
        result.model_tflops ? of_ceiling(*result.model_tflops, ceilings)
@@ -309,6 +310,7 @@ Json to_json(const train::SampleBenchmark& result, int64_t batch,
   json["device"] = result.device;
   json["kernels"] = result.kernels;
   json["commit"] = build_info().commit;
+  json["weights"] = result.weights;
   json["sampler"] = result.sampler;
   json["batch"] = batch;
   json["steps"] = result.steps;

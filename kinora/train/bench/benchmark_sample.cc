@@ -119,10 +119,13 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
   const pipelines::SampleRange own = pipelines::own_samples(options.batch, mesh);
   inference::TrainedModel initial = inference::initial_model(
       config, device, kBenchmarkSeed, {}, inference::ModelGroups::of(world, options.ranks));
+  SampleBenchmark result;
   if (config.checkpoint.init_from.empty()) {
     randomise_zeros(initial.model->named_parameters(), *initial.arena);
+    result.weights = "random weights";
   } else {
-    initialise_from(config, *initial.model, *initial.arena);
+    const std::string others = initialise_from(config, *initial.model, *initial.arena);
+    result.weights = config.checkpoint.init_from + (others.empty() ? "" : "; " + others);
   }
   const bool alone = config.sample.sampling.batch_invariant;
   const int64_t at_once = alone ? 1 : own.count;
@@ -157,7 +160,6 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
   for (int64_t i = 0; i < warmup; ++i) {
     run(i);
   }
-  SampleBenchmark result;
   std::vector<double> seconds;
   for (int64_t i = 0; i < options.repeats; ++i) {
     world.barrier();
@@ -185,10 +187,7 @@ SampleBenchmark benchmark_drawing(RunConfig config, const SampleBenchmarkOptions
     result.trace = trace_calls(device, 1, run);
   }
   if (cache.any()) {
-    result.cache = {.key = cache.key(),
-                    .use = initial.model->step_cache_use().describe(),
-                    .weights = config.checkpoint.init_from.empty() ? "random weights"
-                                                                   : config.checkpoint.init_from};
+    result.cache = {.key = cache.key(), .use = initial.model->step_cache_use().describe()};
   }
   return result;
 }

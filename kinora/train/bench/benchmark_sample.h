@@ -25,6 +25,7 @@ struct SampleBenchmark {
   std::string kernels;
   std::string sampler;  ///< "ddim, 50 steps, guidance 4"
   std::string ranks;    ///< how they share the work; empty: there is one
+  std::string weights;  ///< "random weights", or checkpoint.init_from and what is not from there
   std::string unit;     ///< "images" or "clips"
   int64_t steps = 0;
   double seconds = 0.0;  ///< of a run, median, of the slowest rank
@@ -39,7 +40,6 @@ struct SampleBenchmark {
   struct Cache {
     std::string key;
     std::string use;
-    std::string weights;  ///< "random weights", or checkpoint.init_from
     double seconds_without = 0.0;
     double relative_error = 0.0;  ///< of the samples
   };
@@ -47,9 +47,9 @@ struct SampleBenchmark {
 };
 
 /// Times sampling as config.sample says, with random texts, and random weights unless
-/// checkpoint.init_from names some. Nothing is left in the
-/// device's memory. With several ranks all call it, and a trace is of this one. kConfig if sampler
-/// and objective do not fit, or the ranks do not divide.
+/// checkpoint.init_from names some. Nothing is left in the device's memory. With several ranks all
+/// call it, and a trace is of this one. kConfig if sampler and objective do not fit, or the ranks
+/// do not divide; kIo where weights do not fit the model.
 [[nodiscard]] SampleBenchmark benchmark_sample(const RunConfig& config,
                                                const SampleBenchmarkOptions& options,
                                                const comm::Group& world = {});
