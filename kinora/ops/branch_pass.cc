@@ -156,22 +156,24 @@ Operand attended_operand(const BranchPass& pass, const at::Tensor& rows, int64_t
   return operand;
 }
 
-/// `rows` with that room behind each.
-at::Tensor with_room(const BranchPass& pass, const at::Tensor& rows, int64_t room) {
-  if (room == 0 && rows.is_contiguous()) {
-    return rows;
+/// Tokens [.., C] as rows [R, C] with that room behind each.
+at::Tensor with_room(const BranchPass& pass, const at::Tensor& tokens, int64_t room) {
+  const int64_t width = tokens.size(-1);
+  if (room == 0 && tokens.is_contiguous()) {
+    return tokens.view({-1, width});
   }
-  const at::Tensor copy =
-      room > 0 ? empty_like(pass, rows, room) : at::empty(rows.sizes(), rows.options());
-  copy_in_vectors(rows, copy);
-  return copy;
+  const int64_t count = tokens.numel() / width;
+  const at::Tensor rows = room > 0 ? pass.kernels.empty_with_room(count, width, room)
+                                   : at::empty({count, width}, tokens.options());
+  copy_in_vectors(tokens, rows.view(tokens.sizes()));
+  return rows;
 }
 
-/// The same of rows without room.
-Operand attended_operand(const BranchPass& pass, const at::Tensor& rows,
+/// The same of tokens [.., C] without room.
+Operand attended_operand(const BranchPass& pass, const at::Tensor& tokens,
                          const LinearWeights& proj) {
   const int64_t room = pass.kernels.room(proj);
-  return attended_operand(pass, with_room(pass, rows, room), room, proj);
+  return attended_operand(pass, with_room(pass, tokens, room), room, proj);
 }
 
 /// A leaf of a graph that has what `packed` has.
@@ -239,18 +241,6 @@ struct JointTokens {
     return tokens.narrow(1, stream == 0 ? 0 : count[0], count[stream]);
   }
 };
-
-/// Tokens [B, N, C] of one stream among those of all as rows [B N, C] with that room behind each.
-at::Tensor rows_of_part(const BranchPass& pass, const at::Tensor& part, int64_t room) {
-  if (room == 0 && part.is_contiguous()) {
-    return part.flatten(0, 1);
-  }
-  const int64_t count = part.size(0) * part.size(1);
-  const at::Tensor rows = room > 0 ? pass.kernels.empty_with_room(count, part.size(2), room)
-                                   : at::empty({count, part.size(2)}, part.options());
-  copy_in_vectors(part, rows.unflatten(0, {part.size(0), part.size(1)}));
-  return rows;
-}
 
 /// Queries, keys and values [B, T, 3 C] of all tokens as attention reads them.
 at::Tensor place_all(const BranchPass& pass, const JointAttentionBody& body,
@@ -340,9 +330,7 @@ void inner(const BranchPass& pass, const JointAttentionBody& body,
     if (!proj.weight.defined()) {
       continue;
     }
-    const int64_t room = pass.kernels.room(proj);
-    kept[i]->last =
-        attended_operand(pass, rows_of_part(pass, tokens.part(attended.out, i), room), room, proj);
+    kept[i]->last = attended_operand(pass, tokens.part(attended.out, i), proj);
   }
 }
 

@@ -362,11 +362,10 @@ void Optimizer::prepare(const Arena& arena) {
     const bool is_near = !bucket.is_offloaded || (!on_disk && far_ == nullptr);
     if (in_backward_) {
       std::vector<ops::OptimizerBucket> gradients;
-      for (const ops::OptimizerBucket& part : parts) {
-        gradients.push_back(gradient_of(part));
+      for (size_t k = 0; k < parts.size() && !is_near; ++k) {
+        gradients.push_back(gradient_of(parts[k]));
       }
-      far_grads_.push_back(is_near ? ops::BucketTable()
-                                   : ops::BucketTable(std::move(gradients), own_kernels_));
+      far_grads_.emplace_back(std::move(gradients), own_kernels_);
       updates_.push_back(is_near ? ops::BucketTable(parts, own_kernels_) : ops::BucketTable());
     }
     if (is_near) {

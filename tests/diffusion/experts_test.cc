@@ -20,6 +20,11 @@ class CachedBlock : public Denoiser {
   CachedBlock(const StepCacheConfig& config, StepCacheUse& use, double value)
       : config_(config), use_(use), value_(value) {}
 
+  [[nodiscard]] Prepared prepare(const at::Tensor& /*times*/,
+                                 const Conditions& /*conditions*/) override {
+    ++use_.evaluations;
+    return {};
+  }
   [[nodiscard]] std::unique_ptr<StepCache> make_cache() override {
     return std::make_unique<StepCache>(config_, use_);
   }
@@ -70,6 +75,17 @@ TEST(ExpertsTest, ACacheForgetsWhatTheOtherHasMade) {
     EXPECT_EQ(count.all, 12);
     EXPECT_EQ(count.left_out, 8) << static_cast<int>(kind);
   }
+}
+
+TEST(ExpertsTest, ARunOfBothBegins) {
+  const StepCacheConfig config;
+  StepCacheUse high;
+  StepCacheUse low;
+  Experts experts(std::make_unique<CachedBlock>(config, high, 1.0),
+                  std::make_unique<CachedBlock>(config, low, 2.0), 0.5);
+  EXPECT_FALSE(experts.prepare(at::ones({4}), {}).any());
+  EXPECT_EQ(high.evaluations, 1);
+  EXPECT_EQ(low.evaluations, 1);
 }
 
 }  // namespace experts_test

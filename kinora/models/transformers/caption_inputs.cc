@@ -54,7 +54,11 @@ at::Tensor caption_lengths(const ModelConfig& config, const diffusion::Condition
 }
 
 at::Tensor caption_states(const ModelConfig& config, const std::optional<CaptionEncoder>& encoder,
-                          const at::Tensor& null_text, const diffusion::Conditions& conditions) {
+                          const at::Tensor& null_text, const diffusion::Conditions& conditions,
+                          const diffusion::Prepared& prepared) {
+  if (!prepared.of_texts.empty()) {
+    return prepared.of_texts[0];
+  }
   at::Tensor text = encoder ? encoder->embed_captions(conditions.tokens, conditions.text_lengths)
                             : conditions.text;
   KINORA_CHECK(

@@ -23,11 +23,12 @@ void check_caption_inputs(const ModelConfig& config, const at::Tensor& x_t, cons
                                          const diffusion::Conditions& conditions);
 
 /// The captions' states, those of `encoder` where the model has one; null_text [L, width] for
-/// captions that are null: [B, L, width]. kShape.
+/// captions that are null: [B, L, width]. prepared: may have them (prepared_states). kShape.
 [[nodiscard]] at::Tensor caption_states(const ModelConfig& config,
                                         const std::optional<CaptionEncoder>& encoder,
                                         const at::Tensor& null_text,
-                                        const diffusion::Conditions& conditions);
+                                        const diffusion::Conditions& conditions,
+                                        const diffusion::Prepared& prepared = {});
 /// Those that `encoder` makes, for diffusion::Prepared::of_texts: they are the same at all times.
 /// Nothing where there is none, something is missing, or they are too large to be kept.
 [[nodiscard]] std::vector<at::Tensor> prepared_states(const ModelConfig& config,

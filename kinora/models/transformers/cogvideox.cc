@@ -527,9 +527,8 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
   input.in_channels += channels_beside(input);
   const at::Tensor clip =
       with_whole_patches(with_shown(config(), x_t, conditions), own.patch_frames);
-  const at::Tensor states = pass.prepared.of_texts.empty()
-                                ? caption_states(config(), text_encoder, null_text, conditions)
-                                : pass.prepared.of_texts[0];
+  const at::Tensor states =
+      caption_states(config(), text_encoder, null_text, conditions, pass.prepared);
   const auto one_frame = [](const at::Tensor& patches) {
     return patches.flatten(1, 2).unsqueeze(1);  // [B, 1, N, C]
   };

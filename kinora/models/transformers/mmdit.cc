@@ -595,9 +595,8 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                           const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_caption_inputs(config(), x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const at::Tensor text = pass.prepared.of_texts.empty()
-                              ? caption_states(config(), text_encoder, null_text, conditions)
-                              : pass.prepared.of_texts[0];
+  const at::Tensor text =
+      caption_states(config(), text_encoder, null_text, conditions, pass.prepared);
   const at::Tensor lengths = read_lengths(config(), conditions);
   Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
   const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
