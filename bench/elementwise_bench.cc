@@ -326,6 +326,7 @@ BENCHMARK(BM_QkNormRotary)
     ->ArgNames({"rows", "heads", "dim", "half", "backward"})
     ->ArgsProduct({{65536, 2048}, {16}, {72}, {0, 1}, {0, 1}})
     ->ArgsProduct({{65536}, {9}, {128}, {1}, {0, 1}})
+    ->ArgsProduct({{262144}, {4}, {32}, {0}, {0, 1}})
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);
 

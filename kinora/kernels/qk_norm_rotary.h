@@ -27,7 +27,7 @@ enum class RotaryPairs : uint8_t {
 };
 
 struct QkNormRotary {
-  int64_t rows = 0;
+  int64_t rows = 0;  ///< on a GPU fewer than 2^31, as num_positions
   int64_t heads = 0;
   int64_t head_dim = 0;       ///< even, at most 256
   DType type = DType::kBF16;  ///< of all arrays of rows: kF32, kBF16, kF16

@@ -15,9 +15,11 @@ struct Shape {
   int64_t head_dim;
 };
 
-// One pair, a part of a lane's pairs, DiT-XL's 72, the usual 64 and 128, a whole warp a head.
-constexpr Shape kShapes[] = {{1, 1, 2},    {3, 5, 6},  {257, 16, 72}, {19, 13, 64}, {65, 3, 128},
-                             {17, 2, 256}, {9, 7, 40}, {2, 33, 10},   {8201, 2, 8}};
+// One pair, a part of a lane's pairs, DiT-XL's 72, the usual 64 and 128, a whole warp a head, many
+// rows, several rows in a warp.
+constexpr Shape kShapes[] = {{1, 1, 2},    {3, 5, 6},    {257, 16, 72}, {19, 13, 64},
+                             {65, 3, 128}, {17, 2, 256}, {9, 7, 40},    {2, 33, 10},
+                             {8201, 2, 8}, {131, 4, 32}, {30, 6, 64}};
 
 struct Case {
   RotaryPairs pairs = RotaryPairs::kInterleaved;

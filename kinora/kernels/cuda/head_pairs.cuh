@@ -130,7 +130,7 @@ struct Lane {
 };
 
 /// The pairs of a lane: (a[i], b[i]).
-struct Pairs {
+struct alignas(4 * sizeof(float)) Pairs {
   float a[kPairs];
   float b[kPairs];
 };
@@ -224,13 +224,19 @@ __device__ __forceinline__ float centre(const Lane<kInterleaved>& lane, int step
 /// Cosines (a) and sines (b) of a lane's pairs at the row's position.
 template <bool kInterleaved>
 __device__ __forceinline__ Pairs load_angles(const Lane<kInterleaved>& lane,
-                                             const QkNormRotary& rule, int64_t row, int half) {
+                                             const QkNormRotary& rule, uint32_t row, int half) {
   Pairs pairs;
   int64_t place = 0;
   if (rule.cosine != nullptr) {
-    const int64_t position =
-        rule.position == nullptr ? row % rule.num_positions : rule.position[row];
+    const int64_t position = rule.position == nullptr
+                                 ? row % static_cast<uint32_t>(rule.num_positions)
+                                 : rule.position[row];
     place = position * half + lane.first();
+    if (lane.whole) {
+      *reinterpret_cast<float4*>(pairs.a) = *reinterpret_cast<const float4*>(rule.cosine + place);
+      *reinterpret_cast<float4*>(pairs.b) = *reinterpret_cast<const float4*>(rule.sine + place);
+      return pairs;
+    }
   }
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {

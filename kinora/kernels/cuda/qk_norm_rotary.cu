@@ -1,9 +1,10 @@
 // QK-norm and rotary embedding of packed rows in one pass, see kernels/qk_norm_rotary.h. A lane has
 // four pairs of a head (two groups of four neighbours, so that both elements of every pair are its
 // own), a head D / 8 lanes, a warp as many heads of one row as fit beside each other (D = 72: three
-// in 27 lanes) and walks over the row's heads, several of them loaded at once. Angles and weights
-// of its pairs are the same for all heads: they are read once a row, or once. Queries and keys (and
-// values, where they are copied) are parts of the grid.
+// in 27 lanes) and walks over the row's heads, several of them loaded at once. Where a row has
+// fewer than are loaded at once, the heads of several rows are. Weights of a lane's pairs are the
+// same for all heads and read once, angles once a row, or with every head of several rows. Queries
+// and keys (and values, where they are copied) are parts of the grid.
 //
 // Backward, a warp walks over rows, too, with the sums of dweight of its elements in registers; the
 // block's warps and heads meet in shared memory in a fixed order, and column_sums.cu's second
@@ -22,65 +23,105 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int64_t kMaxHeadDim = 32 * 2 * kPairs;
+constexpr int64_t kMaxRows = int64_t{1} << 31;
 constexpr int64_t kTargetBlocks = 1024;  // enough for every GPU, whatever its size
+
+// Groups of heads loaded at once.
+__host__ __device__ constexpr int forward_unroll(size_t element_bytes) {
+  return element_bytes == 2 ? 4 : 2;
+}
+constexpr int kBackwardUnroll = 2;
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Rows of a block, backward: a multiple of the warps.
-int64_t rows_per_block(int64_t rows) {
-  return ceil_div(std::max(ceil_div(rows, kTargetBlocks), int64_t{1}), kWarps) * kWarps;
+/// Rows of a block, backward: a multiple of what its warps load at once.
+int64_t rows_per_block(int64_t rows, int64_t rows_at_once = 1) {
+  const int64_t multiple = kWarps * rows_at_once;
+  return ceil_div(std::max(ceil_div(rows, kTargetBlocks), int64_t{1}), multiple) * multiple;
 }
 
 /// Where row `row` begins on the far side of attention.
-__device__ __forceinline__ int64_t far_row(const QkNormRotary& rule, int64_t row, int64_t stride,
+__device__ __forceinline__ int64_t far_row(const QkNormRotary& rule, uint32_t row, int64_t stride,
                                            int64_t sample_stride) {
-  return rule.rows_per_sample == 0
-             ? row * stride
-             : row / rule.rows_per_sample * sample_stride + row % rule.rows_per_sample * stride;
+  if (rule.rows_per_sample == 0) {
+    return row * stride;
+  }
+  const auto rows = static_cast<uint32_t>(rule.rows_per_sample);
+  return row / rows * sample_stride + row % rows * stride;
 }
 
+/// The heads of some rows, one behind the other.
+template <bool kSeveralRows>
+struct HeadsOfRows {
+  uint32_t first_row;
+  int heads;  // of a row
+  int count;  // of all rows
+
+  __device__ __forceinline__ HeadsOfRows(const QkNormRotary& rule, uint32_t first_row,
+                                         int64_t num_rows)
+      : first_row(first_row),
+        heads(static_cast<int>(rule.heads)),
+        count(static_cast<int>(num_rows) * heads) {}
+  [[nodiscard]] __device__ __forceinline__ uint32_t row(int number) const {
+    return kSeveralRows ? first_row + static_cast<unsigned>(min(number, count - 1)) /
+                                          static_cast<unsigned>(heads)
+                        : first_row;
+  }
+  [[nodiscard]] __device__ __forceinline__ int head(int number) const {
+    return kSeveralRows
+               ? static_cast<int>(static_cast<unsigned>(number) % static_cast<unsigned>(heads))
+               : number;
+  }
+};
+
 /// kCentres: the norm is LayerNorm.
-template <typename T, bool kInterleaved, bool kCentres>
+template <typename T, bool kInterleaved, bool kCentres, bool kSeveralRows>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(const QkNormRotaryForward call, bool aligned) {
-  constexpr int kUnroll = sizeof(T) == 2 ? 4 : 2;  // groups of heads loaded at once
+    forward_kernel(const QkNormRotaryForward call, int rows_at_once, bool aligned) {
+  constexpr int kUnroll = forward_unroll(sizeof(T));
   const QkNormRotary& rule = call.rule;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  if (row >= rule.rows) {
+  const uint32_t first_row =
+      (blockIdx.x * kWarps + threadIdx.x / 32) * static_cast<unsigned>(rows_at_once);
+  if (first_row >= rule.rows) {
     return;  // the whole warp
   }
+  const HeadsOfRows<kSeveralRows> heads(
+      rule, first_row, min(static_cast<int64_t>(rows_at_once), rule.rows - first_row));
   const int half = static_cast<int>(rule.head_dim / 2);
-  const int num_heads = static_cast<int>(rule.heads);
   const Lane<kInterleaved> lane(rule.head_dim, aligned);
   const int step = lane.first_step();
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
-  const T* in = static_cast<const T*>(call.in) + row * call.in_stride + part;
-  T* out = static_cast<T*>(call.out) + far_row(rule, row, call.out_stride, call.out_sample_stride) +
-           part;
+  const T* in = static_cast<const T*>(call.in) + part;
+  T* out = static_cast<T*>(call.out) + part;
   const bool is_value = blockIdx.y == 2;
   const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half, 1.0F);
   const Pairs bias = load_dims(lane, blockIdx.y == 0 ? rule.q_bias : rule.k_bias, half, 0.0F);
-  const Pairs angle = load_angles(lane, rule, row, half);
   const bool turns = rule.cosine != nullptr && !is_value;
   const bool normalises = rule.normalise && !is_value;
   const float inverse_dim = 1.0F / static_cast<float>(rule.head_dim);
+  Pairs angle = load_angles(lane, rule, first_row, half);
 
-  for (int begin = 0; begin < num_heads; begin += kUnroll * lane.heads) {
+  for (int begin = 0; begin < heads.count; begin += kUnroll * lane.heads) {
     PackedPairs<T> packed[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      const int head = begin + i * lane.heads + lane.head;
-      packed[i] =
-          load_pairs<T>(lane, in + head * rule.head_dim, half, head < num_heads && lane.count > 0);
+      const int number = begin + i * lane.heads + lane.head;
+      packed[i] = load_pairs<T>(
+          lane, in + heads.row(number) * call.in_stride + heads.head(number) * rule.head_dim, half,
+          number < heads.count && lane.count > 0);
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      if (begin + i * lane.heads >= num_heads) {
+      if (begin + i * lane.heads >= heads.count) {
         break;  // for all lanes
       }
-      const int head = begin + i * lane.heads + lane.head;
+      const int number = begin + i * lane.heads + lane.head;
+      const uint32_t row = heads.row(number);
+      if constexpr (kSeveralRows) {
+        angle = load_angles(lane, rule, row, half);
+      }
       Pairs x = unpack_pairs<T, kInterleaved>(packed[i]);
       if (normalises) {
         const float rstd = centre<kCentres>(lane, step, inverse_dim, rule.epsilon, x);
@@ -102,8 +143,11 @@ __global__ void __launch_bounds__(kThreads)
           x.a[j] = turned;
         }
       }
-      if (head < num_heads && lane.count > 0) {
-        store_pairs<T>(lane, out + head * rule.head_dim, half, x);
+      if (number < heads.count && lane.count > 0) {
+        store_pairs<T>(lane,
+                       out + far_row(rule, row, call.out_stride, call.out_sample_stride) +
+                           heads.head(number) * rule.head_dim,
+                       half, x);
       }
     }
   }
@@ -111,17 +155,19 @@ __global__ void __launch_bounds__(kThreads)
 
 /// partial: [2, blocks, head_dim], queries' and keys' sums, with kCentres [4, ...], those of biases
 /// behind them; null: not wanted.
-template <typename T, bool kInterleaved, bool kCentres>
+template <typename T, bool kInterleaved, bool kCentres, bool kSeveralRows>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(const QkNormRotaryBackward call, int64_t rows_per_block, bool aligned,
-                    float* __restrict__ partial) {
-  constexpr int kUnroll = 2;
+    backward_kernel(const QkNormRotaryBackward call, int64_t rows_per_block, int rows_at_once,
+                    bool aligned, float* __restrict__ partial) {
+  constexpr int kUnroll = kBackwardUnroll;
   const QkNormRotary& rule = call.rule;
   const int half = static_cast<int>(rule.head_dim / 2);
-  const int num_heads = static_cast<int>(rule.heads);
   const Lane<kInterleaved> lane(rule.head_dim, aligned);
   const int step = lane.first_step();
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
+  const T* dout = static_cast<const T*>(call.dout) + part;
+  const T* in = static_cast<const T*>(call.in) + part;
+  T* din = static_cast<T*>(call.din) + part;
   const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half, 1.0F);
   const bool is_value = blockIdx.y == 2;
   const bool turns = rule.cosine != nullptr && !is_value;
@@ -132,29 +178,38 @@ __global__ void __launch_bounds__(kThreads)
   Pairs dweight = {};
   Pairs dbias = {};
 
-  for (int64_t row = first_row + threadIdx.x / 32; row < end_row; row += kWarps) {
-    const T* dout = static_cast<const T*>(call.dout) +
-                    far_row(rule, row, call.dout_stride, call.dout_sample_stride) + part;
-    const T* in = static_cast<const T*>(call.in) + row * call.in_stride + part;
-    T* din = static_cast<T*>(call.din) + row * call.din_stride + part;
-    const Pairs angle = load_angles(lane, rule, row, half);
-    for (int begin = 0; begin < num_heads; begin += kUnroll * lane.heads) {
+  for (int64_t begin_row = first_row + threadIdx.x / 32 * rows_at_once; begin_row < end_row;
+       begin_row += kWarps * rows_at_once) {
+    const HeadsOfRows<kSeveralRows> heads(
+        rule, static_cast<uint32_t>(begin_row),
+        min(static_cast<int64_t>(rows_at_once), end_row - begin_row));
+    Pairs angle = load_angles(lane, rule, heads.first_row, half);
+    for (int begin = 0; begin < heads.count; begin += kUnroll * lane.heads) {
       PackedPairs<T> packed_dy[kUnroll];
       PackedPairs<T> packed_x[kUnroll];
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
-        const int head = begin + i * lane.heads + lane.head;
-        const bool wanted = head < num_heads && lane.count > 0;
-        packed_dy[i] = load_pairs<T>(lane, dout + head * rule.head_dim, half, wanted);
-        packed_x[i] = load_pairs<T>(lane, in + head * rule.head_dim, half, wanted && normalises);
+        const int number = begin + i * lane.heads + lane.head;
+        const bool wanted = number < heads.count && lane.count > 0;
+        const uint32_t row = heads.row(number);
+        const int64_t head = heads.head(number) * rule.head_dim;
+        packed_dy[i] = load_pairs<T>(
+            lane, dout + far_row(rule, row, call.dout_stride, call.dout_sample_stride) + head, half,
+            wanted);
+        packed_x[i] =
+            load_pairs<T>(lane, in + row * call.in_stride + head, half, wanted && normalises);
       }
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
-        if (begin + i * lane.heads >= num_heads) {
+        if (begin + i * lane.heads >= heads.count) {
           break;  // for all lanes
         }
-        const int head = begin + i * lane.heads + lane.head;
-        const bool is_there = head < num_heads && lane.count > 0;
+        const int number = begin + i * lane.heads + lane.head;
+        const bool is_there = number < heads.count && lane.count > 0;
+        const uint32_t row = heads.row(number);
+        if constexpr (kSeveralRows) {
+          angle = load_angles(lane, rule, row, half);
+        }
         Pairs g = unpack_pairs<T, kInterleaved>(packed_dy[i]);
         if (turns) {  // back
 #pragma unroll
@@ -194,7 +249,8 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
         if (is_there) {
-          store_pairs<T>(lane, din + head * rule.head_dim, half, g);
+          store_pairs<T>(lane, din + row * call.din_stride + heads.head(number) * rule.head_dim,
+                         half, g);
         }
       }
     }
@@ -238,32 +294,48 @@ unsigned parts(const QkNormRotary& rule) {
 }
 
 bool is_valid(const QkNormRotary& rule) {
-  return rule.head_dim > 0 && rule.head_dim % 2 == 0 && rule.head_dim <= kMaxHeadDim;
+  return rule.head_dim > 0 && rule.head_dim % 2 == 0 && rule.head_dim <= kMaxHeadDim &&
+         rule.rows < kMaxRows && rule.num_positions < kMaxRows;
 }
 
-/// Whether groups of four elements are vectors of memory.
+/// Rows whose heads are loaded at once: 1 unless several rows' fit into what a warp loads.
+int rows_at_once(const QkNormRotary& rule, int unroll) {
+  const int64_t lanes = ceil_div(rule.head_dim / 2, kPairs);
+  return static_cast<int>(std::max(unroll * (32 / lanes) / rule.heads, int64_t{1}));
+}
+
+/// Whether groups of four elements, and angles, are vectors of memory.
 bool is_aligned(const QkNormRotary& rule, const void* data, int64_t stride,
                 int64_t sample_stride = 0) {
+  const auto lies_at = [](const void* pointer, size_t multiple) {
+    return reinterpret_cast<uintptr_t>(pointer) % multiple == 0;
+  };
   return rule.head_dim % 8 == 0 && stride % 4 == 0 && sample_stride % 4 == 0 &&
-         reinterpret_cast<uintptr_t>(data) % (4 * size_of(rule.type)) == 0;
+         lies_at(data, 4 * size_of(rule.type)) && lies_at(rule.cosine, 4 * sizeof(float)) &&
+         lies_at(rule.sine, 4 * sizeof(float));
 }
 
-/// body(T{}, whether pairs are interleaved, whether the norm centres), the latter as types.
+/// body(a type that says whether it is true)
 template <typename Body>
-cudaError_t with_kind(const QkNormRotary& rule, const Body& body) {
+void with_truth(bool is_true, const Body& body) {
+  if (is_true) {
+    body(std::true_type{});
+  } else {
+    body(std::false_type{});
+  }
+}
+
+/// body(T{}, whether pairs are interleaved, whether the norm centres, whether the heads of several
+/// rows are loaded at once), the latter as types.
+template <typename Body>
+cudaError_t with_kind(const QkNormRotary& rule, bool several_rows, const Body& body) {
   return with_type(rule.type, [&](auto example) {
-    const auto with_pairs = [&](auto centres) {
-      if (rule.pairs == RotaryPairs::kInterleaved) {
-        body(example, std::true_type{}, centres);
-      } else {
-        body(example, std::false_type{}, centres);
-      }
-    };
-    if (rule.normalise && rule.q_bias != nullptr) {
-      with_pairs(std::true_type{});
-    } else {
-      with_pairs(std::false_type{});
-    }
+    with_truth(rule.pairs == RotaryPairs::kInterleaved, [&](auto interleaved) {
+      with_truth(rule.normalise && rule.q_bias != nullptr, [&](auto centres) {
+        with_truth(several_rows,
+                   [&](auto several) { body(example, interleaved, centres, several); });
+      });
+    });
     return cudaGetLastError();
   });
 }
@@ -280,11 +352,13 @@ cudaError_t qk_norm_rotary_forward(const QkNormRotaryForward& call, cudaStream_t
   }
   const bool aligned = is_aligned(rule, call.in, call.in_stride) &&
                        is_aligned(rule, call.out, call.out_stride, call.out_sample_stride);
-  const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps)), parts(rule));
-  return with_kind(rule, [&](auto example, auto interleaved, auto centres) {
-    forward_kernel<decltype(example), interleaved(), centres()>
-        <<<grid, kThreads, 0, stream>>>(call, aligned);
-  });
+  const int at_once = rows_at_once(rule, forward_unroll(size_of(rule.type)));
+  const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps * at_once)), parts(rule));
+  return with_kind(rule, at_once > 1,
+                   [&](auto example, auto interleaved, auto centres, auto several) {
+                     forward_kernel<decltype(example), interleaved(), centres(), several()>
+                         <<<grid, kThreads, 0, stream>>>(call, at_once, aligned);
+                   });
 }
 
 size_t qk_norm_rotary_backward_workspace_bytes(int64_t rows, int64_t head_dim, bool dweight) {
@@ -309,13 +383,15 @@ cudaError_t qk_norm_rotary_backward(const QkNormRotaryBackward& call, void* work
   const bool aligned = is_aligned(rule, call.dout, call.dout_stride, call.dout_sample_stride) &&
                        (!rule.normalise || is_aligned(rule, call.in, call.in_stride)) &&
                        is_aligned(rule, call.din, call.din_stride);
-  const int64_t per_block = rows_per_block(rule.rows);
+  const int at_once = rows_at_once(rule, kBackwardUnroll);
+  const int64_t per_block = rows_per_block(rule.rows, at_once);
   const int64_t blocks = ceil_div(rule.rows, per_block);
   const dim3 grid(static_cast<unsigned>(blocks), parts(rule));
-  cudaError_t error = with_kind(rule, [&](auto example, auto interleaved, auto centres) {
-    backward_kernel<decltype(example), interleaved(), centres()>
-        <<<grid, kThreads, 0, stream>>>(call, per_block, aligned, partial);
-  });
+  cudaError_t error =
+      with_kind(rule, at_once > 1, [&](auto example, auto interleaved, auto centres, auto several) {
+        backward_kernel<decltype(example), interleaved(), centres(), several()>
+            <<<grid, kThreads, 0, stream>>>(call, per_block, at_once, aligned, partial);
+      });
   if (error != cudaSuccess || !wants_weights) {
     return error;
   }
