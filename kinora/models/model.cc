@@ -40,4 +40,9 @@ void Model::keep_activations_in_fp8(bool in_fp8) {
                "again");
 }
 
+void Model::divide_norms(bool divided) {
+  KINORA_CHECK(!divided, kConfig, "[model] ", name_of(config_),
+               " cannot divide norms among ranks. Hint: parallel.divided_norms=false");
+}
+
 }  // namespace kinora::models

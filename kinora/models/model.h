@@ -92,6 +92,10 @@ class Model : public nn::Module, public diffusion::Denoiser {
   /// Has the fast path keep what blocks need for backward in 8 bits from now on
   /// (ops/activations_aside.h), or as it was computed. kConfig where offload_activations() cannot.
   virtual void keep_activations_in_fp8(bool in_fp8);
+  /// Where ranks divide linears (parallel/tensor.h): whether in passes with gradients each has a
+  /// part of the tokens between branches of blocks, too (ops::LinearRanks::gather), or all of them.
+  /// kConfig where it cannot.
+  virtual void divide_norms(bool divided);
   /// Bytes of the host's memory that offload_activations() has taken.
   [[nodiscard]] virtual int64_t offloaded_activation_bytes() const { return 0; }
   /// Once before the passes of an optimizer step, when weights have changed: quantises them where

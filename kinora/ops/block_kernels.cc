@@ -560,6 +560,10 @@ void BlockKernels::put_off_weight_grads(std::vector<std::function<void()>>* late
   impl_->late = late;
 }
 
+bool BlockKernels::puts_off_weight_grads() const {
+  return impl_->late != nullptr;
+}
+
 void BlockKernels::weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
                                bool overwrite) {
   if (impl_->late != nullptr) {

@@ -211,6 +211,7 @@ class BlockKernels {
   /// Products that make gradients of weights, with those of biases, are put into `late` from now
   /// on, and wait there until somebody calls them, in order; null: they are computed. Borrowed.
   void put_off_weight_grads(std::vector<std::function<void()>>* late);
+  [[nodiscard]] bool puts_off_weight_grads() const;
   /// weight_grad += dy^T x; where `overwrite`, it is set.
   void weight_grad(const Operand& dy, const Operand& x, const LinearWeights& linear,
                    bool overwrite);

@@ -3,11 +3,14 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -108,6 +111,11 @@ void multiply(BlockKernels& kernels, const LinearWeights& slab, const at::Tensor
   at::add_out(sum, slab.at_host.result(), slab.bias.defined() ? slab.bias : sum.zero_());
 }
 
+/// Sums over ranks, in place.
+void add_up(const BlockStack& stack, const at::Tensor& numbers) {
+  (void)stack.ranks.sum(numbers, /*beside=*/false).result();
+}
+
 /// Fills the group's columns of `vectors`; `silu_c` is read_condition() of c.
 void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& group,
               const at::Tensor& silu_c, const at::Tensor& vectors) {
@@ -129,7 +137,7 @@ void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& g
     column += count;
   }
   if (stack.ranks.sum) {
-    stack.ranks.sum(vectors.narrow(1, group.column, group.end_column - group.column));
+    add_up(stack, vectors.narrow(1, group.column, group.end_column - group.column));
   }
   call_hook(stack, BucketMoment::kAfterForward, group);
 }
@@ -193,7 +201,7 @@ struct Pass : torch::CustomClassHolder {
                  .keeps = keeps,
                  .trains = keeps || will_recompute(),
                  .overwrites_gradients = stack.overwrites_gradients,
-                 .sum_over_ranks = stack.ranks.sum},
+                 .ranks = stack.ranks},
         groups(slab_groups(stack, width)) {
     last.fill(kNone);
     int64_t column = 0;
@@ -246,6 +254,8 @@ struct Pass : torch::CustomClassHolder {
   bool wants_vectors = true;            ///< their gradients, and so those of what makes them
   int64_t final_column = 0;             ///< of the final norm's vectors
   int64_t first_rows = 0;               ///< StackInputs::first_rows
+  int64_t first_vector = 0;             ///< that of this rank's rows, where ranks divide them
+  int64_t num_vectors = 0;              ///< so many are of these
   size_t modulated = 0;                 ///< groups whose vectors are there
   std::array<std::vector<int64_t>, kStreams> shapes;  ///< of the streams
   at::Tensor silu_c;                                  ///< read_condition()
@@ -291,9 +301,18 @@ struct Pass : torch::CustomClassHolder {
     return places[k].before == kNone || places[places[k].before].block != places[k].block;
   }
 
+  [[nodiscard]] bool divides_rows() const { return stack.ranks.divides_rows(); }
+  /// What is of this rank's rows, of all vectors or their gradients: those from a column on.
+  [[nodiscard]] at::Tensor vector_at(const at::Tensor& all, int64_t column) const {
+    return all.narrow(0, first_vector, num_vectors).narrow(1, column, width);
+  }
   /// Vector `which` of the block that `place` stands in; undefined where it is negative.
   [[nodiscard]] at::Tensor vector(const at::Tensor& all, const Place& place, int64_t which) const {
-    return which < 0 ? at::Tensor() : all.narrow(1, place.column + which * width, width);
+    return which < 0 ? at::Tensor() : vector_at(all, place.column + which * width);
+  }
+  /// All rows of what a rank has its part of.
+  [[nodiscard]] at::Tensor all_rows(const at::Tensor& part) const {
+    return divides_rows() ? stack.ranks.gather(part, /*beside=*/false).result() : part;
   }
 };
 
@@ -347,8 +366,8 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
     seam.shift = pass.vector(all, *here.behind, here.behind->seam.shift);
     seam.centres = pass.stack.centres;
   } else if (has_norm(pass, here)) {
-    seam.shift = all.narrow(1, pass.final_column, pass.width);
-    seam.scale = all.narrow(1, pass.final_column + pass.width, pass.width);
+    seam.shift = pass.vector_at(all, pass.final_column);
+    seam.scale = pass.vector_at(all, pass.final_column + pass.width);
   }
   seam.epsilon = pass.stack.norm_epsilon;
   seam.first_rows = pass.first_rows;
@@ -359,14 +378,15 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
 /// stack's own that nobody reads later.
 bool ends_in_place(const Pass& pass, const Place& place) {
   const LinearWeights* linear = last_linear(*place.branch, place.stream);
-  return !pass.branches.trains && !pass.branches.sum_over_ranks && place.branch->kept == nullptr &&
+  return !pass.branches.trains && !pass.stack.ranks.sum && place.branch->kept == nullptr &&
          place.behind == kNone && !pass.stack.has_final_norm && place.before != kNone &&
          place.seam.scale >= 0 && place.seam.gate < 0 && ends_in_product(*place.branch) &&
          linear->updates.empty();
 }
 
-void call_hook(const Pass& pass, BucketMoment moment, int64_t block) {
+void call_hook(Pass& pass, BucketMoment moment, int64_t block) {
   if (pass.stack.hook) {
+    compute_late(pass.branches);  // the hook may use the gradients
     pass.stack.hook(moment, pass.stack.block_buckets[static_cast<size_t>(block)]);
   }
 }
@@ -381,9 +401,16 @@ void modulate_up_to(Pass& pass, int64_t end_column) {
 
 // ---- seams ----
 
-/// rows [R, C] + offset [P, C] of row r % P.
-at::Tensor with_offset(const at::Tensor& rows, const at::Tensor& offset) {
-  return (rows.view({-1, offset.size(0), offset.size(1)}) + offset)
+/// This rank's rows [R, C] + offset [P, C] of row r % P of all rows.
+at::Tensor with_offset(const Pass& pass, const at::Tensor& rows, const at::Tensor& offset) {
+  at::Tensor own = offset;
+  if (pass.divides_rows()) {
+    const int64_t first = pass.stack.ranks.rank * rows.size(0);
+    const at::Tensor numbers =
+        at::arange(first, first + rows.size(0), offset.options().dtype(at::kLong));
+    own = offset.index_select(0, numbers.remainder(offset.size(0)));
+  }
+  return (rows.view({-1, own.size(0), own.size(1)}) + own)
       .to(rows.scalar_type())
       .view(rows.sizes());
 }
@@ -394,20 +421,21 @@ struct Stream {
   at::Tensor result{};
 };
 
+/// Of a part of the rows there is none: what the branch behind reads is gathered first.
+Consumer consumer_of(const Pass& pass, const Seam& here) {
+  return here.behind == nullptr || pass.divides_rows()
+             ? Consumer{}
+             : pass.branches.consumer(first_linear(*here.behind->branch, here.stream));
+}
+
 /// What the branch behind reads where it has no norm; what the stack returns, behind the last.
 Operand unnormed(const Pass& pass, const Seam& here, const at::Tensor& x) {
   if (here.behind == nullptr) {
     return {.value = x};
   }
-  const Branch& branch = *here.behind->branch;
-  return pass.kernels.operand(branch.offset.defined() ? with_offset(x, branch.offset) : x,
-                              pass.branches.number(first_linear(branch, here.stream)), false);
-}
-
-Consumer consumer_of(const Pass& pass, const Seam& here) {
-  return here.behind == nullptr
-             ? Consumer{}
-             : pass.branches.consumer(first_linear(*here.behind->branch, here.stream));
+  const at::Tensor& offset = here.behind->branch->offset;
+  return pass.kernels.operand(offset.defined() ? with_offset(pass, x, offset) : x,
+                              consumer_of(pass, here).number, false);
 }
 
 /// Takes the stream to the branch behind. The result's x is what the norm is of.
@@ -442,7 +470,7 @@ SeamForward pass_seam(Pass& pass, const Seam& here, Stream& stream) {
     stream.x = x + result;
   }
   if (offset.defined()) {
-    stream.x = with_offset(stream.x, offset);
+    stream.x = with_offset(pass, stream.x, offset);
   }
   if (is_normed) {
     vectors.gate = at::Tensor();
@@ -452,9 +480,16 @@ SeamForward pass_seam(Pass& pass, const Seam& here, Stream& stream) {
   return {stream.x, unnormed(pass, here, stream.x), {}};
 }
 
+/// Where ranks divide rows, what the branch at `place` reads becomes that of all.
+void gather_input(const Pass& pass, const Place& place, Operand& h) {
+  if (pass.divides_rows() && !is_kept(*place.branch)) {
+    h = gathered_input(pass.branches, h.value, first_linear(*place.branch, place.stream));
+  }
+}
+
 struct SeamGrad {
   at::Tensor dx;       ///< of the stream before the branch before
-  ResultGrad dresult;  ///< of that branch
+  ResultGrad dresult;  ///< of that branch, of the own rows
 };
 
 /// Backward of pass_seam(). dh: of what the branch behind reads; dx_out: of the stream behind the
@@ -465,8 +500,9 @@ SeamGrad seam_backward(const Pass& pass, const Seam& here, const at::Tensor& dh,
                        const at::Tensor& grads) {
   SeamVectors vectors = vectors_of(pass, pass.vectors, here);
   SeamVectors of_vectors = pass.wants_vectors ? vectors_of(pass, grads, here) : SeamVectors();
-  const LinearWeights* producer =
-      here.before != nullptr ? last_linear(*here.before->branch, here.stream) : nullptr;
+  const LinearWeights* producer = here.before != nullptr && !pass.divides_rows()
+                                      ? last_linear(*here.before->branch, here.stream)
+                                      : nullptr;
   if (is_one_seam(pass, here) && vectors.gate.defined()) {
     SeamBackward seam = pass.kernels.seam_backward(dh, dx_out, x, statistics, result, vectors,
                                                    of_vectors, producer);
@@ -474,11 +510,15 @@ SeamGrad seam_backward(const Pass& pass, const Seam& here, const at::Tensor& dh,
   }
   const int64_t number = pass.branches.number(producer);
   const at::Tensor bias_grad = producer != nullptr ? producer->bias_grad : at::Tensor();
-  // The gradient of the sum of the stream and the branch before.
+  // The gradient of the sum of the stream and the branch before. Where it is that of the branch,
+  // too, which waits, it has to outlive that of the stream, which is overwritten.
   const auto of_result = [&](const at::Tensor& dsum) {
-    return vectors.gate.defined() ? pass.kernels.gated_add_backward(
-                                        dsum, result, vectors, of_vectors.gate, number, bias_grad)
-                                  : pass.kernels.result_grad(dsum, number, bias_grad);
+    if (vectors.gate.defined()) {
+      return pass.kernels.gated_add_backward(dsum, result, vectors, of_vectors.gate, number,
+                                             bias_grad);
+    }
+    return pass.kernels.result_grad(pass.kernels.puts_off_weight_grads() ? dsum.clone() : dsum,
+                                    number, bias_grad);
   };
   ResultGrad dresult;
   if (is_beside(here)) {  // the norm is of the stream before the sum
@@ -560,9 +600,12 @@ void put_aside(Pass& pass, int64_t block, size_t first, size_t end) {
 
 std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
                                              const at::Tensor& second) {
-  std::array<Stream, kStreams> streams{Stream{.x = x.reshape({-1, pass.width})}};
+  const auto own_rows = [&](const at::Tensor& tokens) {
+    return pass.stack.ranks.part_of(tokens.reshape({-1, pass.width}));
+  };
+  std::array<Stream, kStreams> streams{Stream{.x = own_rows(x)}};
   if (pass.has_stream(1)) {
-    streams[1].x = second.reshape({-1, pass.width});
+    streams[1].x = own_rows(second);
   }
   pass.kept.resize(pass.size());
   size_t first = 0;  // place of the block
@@ -580,6 +623,7 @@ std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
     SeamForward seam = pass_seam(pass, seam_before(pass, k), streams[place.stream]);
     pass.kept[k] = {
         .x = std::move(seam.x), .statistics = std::move(seam.statistics), .h = std::move(seam.h)};
+    gather_input(pass, place, pass.kept[k].h);
     if (!place.computes()) {
       continue;
     }
@@ -622,7 +666,7 @@ std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
       continue;
     }
     if (!stream.result.defined()) {  // the last product added it to the stream
-      out[i] = stream.x.view(pass.shapes[i]);
+      out[i] = pass.all_rows(stream.x).view(pass.shapes[i]);
       continue;
     }
     const Seam end = seam_behind(pass, pass.last[i]);
@@ -631,7 +675,7 @@ std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
       pass.x_out = std::move(seam.x);
       pass.norm_final = std::move(seam.statistics);
     }
-    out[i] = seam.h.value.view(pass.shapes[i]);
+    out[i] = pass.all_rows(seam.h.value).view(pass.shapes[i]);
   }
   return out;
 }
@@ -676,6 +720,7 @@ void remember(Pass& pass, size_t last) {
     } else {
       kept.h = unnormed(pass, here, kept.x);
     }
+    gather_input(pass, place, kept.h);
     if (pass.begins_block(k)) {
       stream.x = kept.x;
     }
@@ -740,6 +785,9 @@ class ModulationBackward {
     const BlockStack& stack = pass_.stack;
     call_hook(stack, BucketMoment::kBeforeBackward, group);
     if (pass_.wants_vectors) {
+      if (stack.ranks.divides_rows()) {  // each has what its rows add
+        add_up(stack, grads_.narrow(1, group.column, group.end_column - group.column));
+      }
       add_gradients(group);
     }
     call_hook(stack, BucketMoment::kAfterBackward, group);
@@ -806,7 +854,10 @@ struct StreamGrad {
 StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
                                   const std::array<at::Tensor, kStreams>& incoming) {
   const bool wants_vectors = pass.wants_vectors;
-  const at::Tensor grads = wants_vectors ? at::empty_like(pass.vectors) : at::Tensor();
+  at::Tensor grads;
+  if (wants_vectors) {  // those of vectors of other ranks' rows stay zero
+    grads = pass.divides_rows() ? at::zeros_like(pass.vectors) : at::empty_like(pass.vectors);
+  }
   const at::Tensor dsilu =
       c.defined() && wants_vectors ? at::zeros(c.sizes(), c.options()) : at::Tensor();  // [V, C]
   const bool by_functions = has_functions(pass.stack);  // which know of ranks, and read c itself
@@ -816,7 +867,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
   std::array<StreamGrad, kStreams> streams;
   for (size_t i = 0; i < kStreams; ++i) {
     if (!pass.has_ended(i)) {
-      streams[i].dh = incoming[i].reshape({-1, pass.width});
+      streams[i].dh = pass.stack.ranks.part_of(incoming[i].reshape({-1, pass.width}));
     }
   }
   streams[0].x = std::move(pass.x_out);
@@ -862,7 +913,9 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
       SeamGrad seam = seam_backward(pass, seam_behind(pass, k), stream.dh, stream.dx, stream.x,
                                     stream.statistics, kept.result, grads);
       stream.dx = seam.dx;
-      dresult = std::move(seam.dresult);
+      dresult = pass.divides_rows() ? gathered_grad(pass.branches, seam.dresult.operand.value,
+                                                    last_linear(branch, place.stream))
+                                    : std::move(seam.dresult);
       complete(place.behind);
     }
     stream.x = at::Tensor();
@@ -906,12 +959,15 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
                                            pass.places.begin());
     if (pass.wants_x || wants_vectors) {
       const StreamGrad& stream = streams[i];
-      result.streams[i] = seam_backward(pass, seam_before(pass, first), stream.dh, stream.dx,
-                                        stream.x, stream.statistics, {}, grads)
-                              .dx.view(pass.shapes[i]);
+      const SeamGrad seam = seam_backward(pass, seam_before(pass, first), stream.dh, stream.dx,
+                                          stream.x, stream.statistics, {}, grads);
+      if (pass.wants_x) {
+        result.streams[i] = pass.all_rows(seam.dx).view(pass.shapes[i]);
+      }
     }
     complete(first);
   }
+  compute_late(pass.branches);
   pass.aside.reset();  // other passes can have its place
   if (!wants_vectors) {
     return result;
@@ -921,15 +977,41 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     result.condition = dsilu;
   } else if (c.defined()) {
     if (pass.stack.ranks.sum) {
-      pass.stack.ranks.sum(dsilu);
+      add_up(pass.stack, dsilu);
     }
     result.condition = at::silu_backward(dsilu, c);
   }
   result.vectors = grads.narrow(1, given, grads.size(1) - given);
+  if (pass.divides_rows()) {
+    add_up(pass.stack, result.vectors);
+  }
   return result;
 }
 
 // ---- the autograd node ----
+
+/// Finds the vectors of this rank's rows. samples: that have vectors of their own, two of each
+/// where inputs.first_rows says so.
+void divide_vectors(Pass& pass, const StackInputs& inputs, int64_t samples) {
+  const LinearRanks& ranks = pass.stack.ranks;
+  const int64_t a_sample = pass.vectors.size(0) / samples;
+  for (const at::Tensor& stream : {inputs.x, inputs.second}) {
+    const int64_t rows = stream.defined() ? stream.numel() / pass.width : 0;
+    KINORA_CHECK(rows % ranks.size == 0, kConfig, "[tensor] parallel.divided_norms divides the ",
+                 rows, " tokens of a micro-batch among ", ranks.size,
+                 " ranks, which does not come out even. Hint: train.micro_batch a multiple of ",
+                 ranks.size, ", or parallel.divided_norms=false");
+  }
+  const bool has_whole_samples = samples % ranks.size == 0;
+  KINORA_CHECK(has_whole_samples || (ranks.size % samples == 0 && a_sample == 1), kConfig,
+               "[tensor] parallel.divided_norms divides the ", samples,
+               " samples of a micro-batch among ", ranks.size,
+               " ranks, which does not come out even. Hint: train.micro_batch a multiple of ",
+               ranks.size, ", or parallel.divided_norms=false");
+  pass.num_vectors = has_whole_samples ? samples / ranks.size * a_sample : 1;
+  pass.first_vector =
+      has_whole_samples ? ranks.rank * pass.num_vectors : ranks.rank / (ranks.size / samples);
+}
 
 /// Takes the sizes and vectors of a pass. Those that modulation makes come when their block does,
 /// whose weights may not be there before.
@@ -983,7 +1065,11 @@ void start(Pass& pass, const StackInputs& inputs) {
     pass.shapes[1] = inputs.second.sizes().vec();
   }
   pass.vectors = vectors;
-  pass.ones = at::ones({1, width}, vectors.options()).expand({vectors.size(0), width});
+  pass.num_vectors = vectors.size(0);
+  if (pass.divides_rows()) {
+    divide_vectors(pass, inputs, samples);
+  }
+  pass.ones = at::ones({1, width}, vectors.options()).expand({pass.num_vectors, width});
   pass.branches.text = text.defined() ? text.contiguous() : text;
   pass.branches.text_lengths = lengths;
 }
@@ -1037,8 +1123,8 @@ struct RunBlocks : torch::autograd::Function<RunBlocks> {
                            {incoming[0], incoming.size() > 1 ? incoming[1] : at::Tensor()});
     at::Tensor dtext;
     if (pass.wants_text) {
-      if (pass.branches.sum_over_ranks) {
-        pass.branches.sum_over_ranks(text_grad);
+      if (pass.stack.ranks.sum) {
+        add_up(pass.stack, text_grad);
       }
       dtext = std::exchange(text_grad, at::Tensor()).to(text.scalar_type()).view(text.sizes());
     }

@@ -164,13 +164,44 @@ enum class Recompute : uint8_t {
   kBlock,        ///< everything: only the block's input is kept
 };
 
+/// What ranks exchange.
+struct Exchange {
+  at::Tensor rows;               ///< what comes of it, once it is finished
+  std::function<void()> finish;  ///< empty: it is
+
+  [[nodiscard]] at::Tensor result() const {
+    if (finish) {
+      finish();
+    }
+    return rows;
+  }
+};
+
 /// The ranks that divide the linears of a stack: those of branches, and the modulation's by its
 /// inputs.
 struct LinearRanks {
+  /// Begins an exchange, in order with all others. beside: what is computed until it is finished
+  /// does not wait for it.
+  using Begin = std::function<Exchange(const at::Tensor& rows, bool beside)>;
+
   int64_t rank = 0;
   int64_t size = 1;
   /// Sums over them, in place, what each has made. Empty: there is one.
-  std::function<void(const at::Tensor&)> sum = {};
+  Begin sum = {};
+  /// Where each has a part of the rows between branches, with their norms and gates (Korthikanti et
+  /// al. 2022, "Reducing activation recomputation in large transformer models", section 4.2.2):
+  /// parts [R / size, C] become all rows [R, C]. Empty: each has all rows. The rows of a stream are
+  /// divided in order, so that a part has whole vectors, or lies in one.
+  Begin gather = {};
+  /// The way back: the own part of the sum of what each has made of all rows.
+  Begin scatter = {};
+
+  [[nodiscard]] bool divides_rows() const { return gather != nullptr; }
+  /// This rank's part of rows that all have: a view.
+  [[nodiscard]] at::Tensor part_of(const at::Tensor& rows) const {
+    const int64_t count = rows.size(0) / size;
+    return divides_rows() ? rows.narrow(0, rank * count, count) : rows;
+  }
 };
 
 class HostActivations;

@@ -169,11 +169,10 @@ at::Tensor with_room(const BranchPass& pass, const at::Tensor& tokens, int64_t r
   return rows;
 }
 
-/// The same of tokens [.., C] without room.
-Operand attended_operand(const BranchPass& pass, const at::Tensor& tokens,
-                         const LinearWeights& proj) {
-  const int64_t room = pass.kernels.room(proj);
-  return attended_operand(pass, with_room(pass, tokens, room), room, proj);
+/// Tokens [.., C] without room as the input of a linear.
+Operand input_of(const BranchPass& pass, const at::Tensor& tokens, const LinearWeights& linear) {
+  const int64_t room = pass.kernels.room(linear);
+  return attended_operand(pass, with_room(pass, tokens, room), room, linear);
 }
 
 /// A leaf of a graph that has what `packed` has.
@@ -195,7 +194,7 @@ void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& ke
     } else {
       out = body.attend(kept.packed);
     }
-    kept.last = attended_operand(pass, out, body.proj);
+    kept.last = input_of(pass, out, body.proj);
     return;
   }
   const int64_t room = given_room.value_or(pass.kernels.room(body.proj));
@@ -281,7 +280,7 @@ void attend_elsewhere(const BranchPass& pass, const JointAttentionBody& body,
   }
   for (size_t i = 0; i < kept.size(); ++i) {
     if (body.parts[i].proj.weight.defined()) {
-      kept[i]->last = attended_operand(pass, out[i], body.parts[i].proj);
+      kept[i]->last = input_of(pass, out[i], body.parts[i].proj);
     }
   }
 }
@@ -330,7 +329,7 @@ void inner(const BranchPass& pass, const JointAttentionBody& body,
     if (!proj.weight.defined()) {
       continue;
     }
-    kept[i]->last = attended_operand(pass, tokens.part(attended.out, i), proj);
+    kept[i]->last = input_of(pass, tokens.part(attended.out, i), proj);
   }
 }
 
@@ -644,7 +643,7 @@ bool joins_last(const BranchPass& pass, const ParallelBody& body, int64_t rows) 
 Operand run_attention(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept,
                       KeptResult* result) {
   if (result != nullptr && result->is_reused) {
-    return attended_operand(pass, result->streams[0], body.proj);
+    return input_of(pass, result->streams[0], body.proj);
   }
   inner(pass, body, kept);
   if (result != nullptr) {
@@ -846,16 +845,95 @@ void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranc
   }
 }
 
+Operand gathered_input(const BranchPass& pass, const at::Tensor& part,
+                       const LinearWeights* reader) {
+  const at::Tensor rows = pass.ranks.gather(part, /*beside=*/false).result();
+  return reader != nullptr ? input_of(pass, rows, *reader) : Operand{.value = rows};
+}
+
 namespace {
 
+/// Computes the first half of the gradients of weights that wait, or one more.
+void compute_late_half(BranchPass& pass) {
+  const auto end = pass.late.begin() + (std::ssize(pass.late) + 1) / 2;
+  for (auto late = pass.late.begin(); late != end; ++late) {
+    (*late)();
+  }
+  pass.late.erase(pass.late.begin(), end);
+}
+
+/// Has gradients of weights wait in pass.late where ranks exchange what backward makes, unless
+/// somebody has them wait elsewhere.
+class PutOff {
+ public:
+  explicit PutOff(BranchPass& pass)
+      : kernels_(pass.kernels), is_ours_(pass.ranks.sum && !pass.kernels.puts_off_weight_grads()) {
+    if (is_ours_) {
+      kernels_.put_off_weight_grads(&pass.late);
+    }
+  }
+  ~PutOff() {
+    if (is_ours_) {
+      kernels_.put_off_weight_grads(nullptr);
+    }
+  }
+  PutOff(const PutOff&) = delete;
+  PutOff& operator=(const PutOff&) = delete;
+
+ private:
+  BlockKernels& kernels_;
+  bool is_ours_;
+};
+
+/// Begins to sum over ranks what each has made of all rows, of the own rows where they are divided.
 /// A function has summed its own.
-void sum_over_ranks(const BranchPass& pass, const Branch& branch, const at::Tensor& part) {
-  if (pass.sum_over_ranks && part.defined() && !std::holds_alternative<FunctionBody>(branch.body)) {
-    pass.sum_over_ranks(part);
+Exchange begin_sum(const BranchPass& pass, const Branch& branch, const at::Tensor& rows,
+                   bool beside) {
+  if (!pass.ranks.sum || !rows.defined()) {
+    return {rows, {}};
+  }
+  const bool is_sum = std::holds_alternative<FunctionBody>(branch.body);
+  if (pass.ranks.divides_rows()) {
+    return is_sum ? Exchange{pass.ranks.part_of(rows), {}} : pass.ranks.scatter(rows, beside);
+  }
+  return is_sum ? Exchange{rows, {}} : pass.ranks.sum(rows, beside);
+}
+
+at::Tensor summed(const BranchPass& pass, const Branch& branch, const at::Tensor& rows) {
+  return begin_sum(pass, branch, rows, /*beside=*/false).result();
+}
+
+/// What waits is computed beside the sums of gradients and, where rows are divided, the gathering
+/// behind them.
+void compute_beside_sum(BranchPass& pass) {
+  if (pass.ranks.divides_rows()) {
+    compute_late_half(pass);
+  } else {
+    compute_late(pass);
   }
 }
 
 }  // namespace
+
+ResultGrad gathered_grad(BranchPass& pass, const at::Tensor& part, const LinearWeights* producer) {
+  const Exchange exchange = pass.ranks.gather(part, /*beside=*/true);
+  compute_late_half(pass);
+  const at::Tensor rows = exchange.result();
+  if (producer == nullptr) {
+    return {{.value = rows}};
+  }
+  const int64_t room = pass.kernels.room(*producer);
+  ResultGrad grad = pass.kernels.result_grad(with_room(pass, rows, room), pass.number(producer),
+                                             producer->bias_grad);
+  grad.operand.room = room;
+  return grad;
+}
+
+void compute_late(BranchPass& pass) {
+  for (const auto& late : std::exchange(pass.late, {})) {
+    late();
+  }
+}
 
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream) {
   if (is_kept(branch)) {
@@ -869,7 +947,7 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, si
                       ? pass.kernels.linear({.value = all}, joined)
                       : linear(pass, kept.last, both->mlp.fc2,
                                linear(pass, kept.attention_last, both->attention.proj));
-    sum_over_ranks(pass, branch, kept.result);
+    kept.result = summed(pass, branch, kept.result);
     return;
   }
   if (const LinearWeights* last = last_linear(branch, stream)) {
@@ -877,7 +955,7 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, si
   } else if (pass.keeps) {
     kept.result = kept.graph.detach();
   }
-  sum_over_ranks(pass, branch, kept.result);
+  kept.result = summed(pass, branch, kept.result);
   if (branch.kept != nullptr) {
     branch.kept->streams[stream] = kept.result;
   }
@@ -946,7 +1024,9 @@ void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& ke
 
 at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresult,
                         KeptBranch& kept) {
-  at::Tensor dh = std::visit(
+  compute_late(pass);
+  std::optional<PutOff> put_off(pass);
+  const at::Tensor dh = std::visit(
       [&](const auto& body) -> at::Tensor {
         if constexpr (std::is_same_v<std::decay_t<decltype(body)>, JointAttentionBody>) {
           KINORA_UNREACHABLE("[block_stack] a branch off two streams goes back as one");
@@ -956,19 +1036,24 @@ at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresu
       },
       branch.body);
   kept.h = {};
-  sum_over_ranks(pass, branch, dh);
-  return dh;
+  put_off.reset();
+  const Exchange exchange = begin_sum(pass, branch, dh, /*beside=*/true);
+  compute_beside_sum(pass);
+  return exchange.result();
 }
 
 std::array<at::Tensor, 2> run_joint_backward(BranchPass& pass, const Branch& branch,
                                              std::array<ResultGrad, 2> dresults,
                                              std::array<KeptBranch*, 2> kept) {
+  compute_late(pass);
+  std::optional<PutOff> put_off(pass);
   const auto dh =
       backward(pass, std::get<JointAttentionBody>(branch.body), std::move(dresults), kept);
-  for (const at::Tensor& part : dh) {
-    sum_over_ranks(pass, branch, part);
-  }
-  return dh;
+  put_off.reset();
+  const std::array exchanges = {begin_sum(pass, branch, dh[0], /*beside=*/true),
+                                begin_sum(pass, branch, dh[1], /*beside=*/true)};
+  compute_beside_sum(pass);
+  return {exchanges[0].result(), exchanges[1].result()};
 }
 
 at::Tensor low_of(const LinearWeights& linear, const at::Tensor& x) {

@@ -30,7 +30,9 @@ struct BranchPass {
   int64_t batch = 0;                   ///< B
   at::Tensor text_grad{};              ///< fp32 [B L, C], added to; undefined: not wanted
   UpdateGradients update_gradients{};  ///< of the block that is on its way back
-  std::function<void(const at::Tensor&)> sum_over_ranks{};  ///< LinearRanks::sum
+  LinearRanks ranks{};
+  /// Gradients of weights that wait to be computed beside an exchange between ranks.
+  std::vector<std::function<void()>> late{};
 
   /// The number by which fp8 knows a linear: none where nothing is trained, and its scales and
   /// quantised weights are those of training.
@@ -83,13 +85,23 @@ void push_tensors(KeptBranch& kept, std::vector<at::Tensor*>& tensors);
 /// The gradients that backward adds to even where those of weights are overwritten.
 [[nodiscard]] std::vector<at::Tensor> added_gradients(const Branch& branch);
 
+/// Where ranks divide rows: what `reader` (null: a function) reads of a stream, from this rank's
+/// part.
+[[nodiscard]] Operand gathered_input(const BranchPass& pass, const at::Tensor& part,
+                                     const LinearWeights* reader);
+/// The same of the gradient of what `producer` has made.
+[[nodiscard]] ResultGrad gathered_grad(BranchPass& pass, const at::Tensor& part,
+                                       const LinearWeights* producer);
+/// Computes the gradients of weights that wait.
+void compute_late(BranchPass& pass);
+
 /// Whether a kept result stands for all that the branch computes.
 [[nodiscard]] bool is_kept(const Branch& branch);
 /// From h to the input of the last linear. second: what stream 1 keeps, of a JointAttentionBody.
 void run_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept, KeptBranch& second);
 /// The part of it that reads the text alone: what kept.text and first_text have packed.
 void pack_text(const BranchPass& pass, const CrossAttentionBody& body, KeptBranch& kept);
-/// From there to the result, of one stream; or the kept one.
+/// From there to the result, of one stream; or the kept one. Where ranks divide rows, of the own.
 void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, size_t stream);
 
 /// Drops the inputs of linears that backward does not read: of those that are frozen.
@@ -101,8 +113,9 @@ void forget_inner(Recompute level, const Branch& branch, KeptBranch& kept);
 void forget_attended(const Branch& branch, const std::array<KeptBranch*, 2>& kept);
 void remember_inner(const BranchPass& pass, const Branch& branch, KeptBranch& kept);
 
-/// The gradient of h, undefined where it is not wanted; adds those of weights, while those of
-/// updates may wait in pass.update_gradients. Drops what it has read.
+/// The gradient of h, undefined where it is not wanted, and of the own rows where ranks divide
+/// them; adds those of weights, which may wait in pass.late, and those of updates in
+/// pass.update_gradients. Drops what it has read.
 [[nodiscard]] at::Tensor run_backward(BranchPass& pass, const Branch& branch, ResultGrad dresult,
                                       KeptBranch& kept);
 /// The same of a JointAttentionBody, by stream: a stream that ends has no gradient of a result.

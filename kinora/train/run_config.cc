@@ -154,6 +154,13 @@ void describe_parallel(Fields& fields, RunConfig& config) {
       "Ranks that divide the heads and the MLPs of each block (tensor parallelism): each has "
       "a part of the weights, and of what training keeps for them.",
       between(1, kMostRanks));
+  fields
+      .add("divided_norms", parallel.divided_norms,
+           "The ranks of parallel.tensor divide the tokens, too, wherever blocks treat each by "
+           "itself: norms, gates and what training keeps of them (Megatron's sequence "
+           "parallelism). Less memory and arithmetic, as much exchange.")
+      .check("be false unless parallel.tensor is above 1",
+             [&parallel] { return !parallel.divided_norms || parallel.tp_size > 1; });
   fields.add("pipeline", parallel.pp_size,
              "Ranks that divide the blocks (pipeline parallelism): each has consecutive ones, and "
              "sends what they make of a micro-batch to the next.",

@@ -233,6 +233,9 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   KINORA_CHECK(kernels != nullptr || !config.train.fp8_activations, kConfig,
                "[train] train.fp8_activations needs the fast path, and this run takes the plain "
                "one. Hint: train.recompute=block:K works there; or set model.path to fast");
+  KINORA_CHECK(kernels != nullptr || !config.parallel.divided_norms, kConfig,
+               "[train] parallel.divided_norms needs the fast path, and this run takes the plain "
+               "one. Hint: model.path=fast, or parallel.divided_norms=false");
   KINORA_CHECK(!config.train.fp8 || model.num_fast_linears() > 0, kConfig,
                "[train] train.fp8 has no linears to compute in ", models::name_of(config.model),
                ". Hint: train.fp8=false");
@@ -244,6 +247,7 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
   model.use_fast_path(kernels, recompute.level);
   model.offload_activations(recompute.offloaded_blocks, device);
   model.keep_activations_in_fp8(config.train.fp8_activations);
+  model.divide_norms(config.parallel.divided_norms);
   return kernels;
 }
 

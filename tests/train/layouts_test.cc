@@ -25,13 +25,25 @@ constexpr std::array<int64_t, 3> kSequence = {1, 2, 4};
 constexpr std::array<int64_t, 4> kStages = {0, 1, 2, 3};
 const std::vector<std::string> kRecompute = {"none", "block:2"};
 constexpr std::array<int64_t, 2> kReplicate = {1, 2};
-enum Choice : uint8_t { kFamily, kT, kS, kStage, kRecomputed, kIsFast, kIsTuned, kPasses, kCopies };
-constexpr std::array<size_t, 9> kCounts = {5, 3, 3, 4, 2, 2, 2, 2, 2};
+enum Choice : uint8_t {
+  kFamily,
+  kT,
+  kS,
+  kStage,
+  kRecomputed,
+  kIsFast,
+  kIsTuned,
+  kPasses,
+  kCopies,
+  kNorms
+};
+constexpr std::array<size_t, 10> kCounts = {5, 3, 3, 4, 2, 2, 2, 2, 2, 2};
 using Layout = std::array<size_t, kCounts.size()>;
 
 bool is_possible(const Layout& layout) {
   const int64_t others = kTensor[layout[kT]] * kSequence[layout[kS]] * kReplicate[layout[kCopies]];
-  return kRanks % others == 0;
+  const bool has_norms = layout[kIsFast] == 1 && kTensor[layout[kT]] > 1;
+  return kRanks % others == 0 && (layout[kNorms] == 0 || has_norms);
 }
 
 /// Of all that are possible as few as a greedy search finds that have every pair of choices that
@@ -103,7 +115,8 @@ std::string name_of(const Layout& layout) {
          std::to_string(kStages[layout[kStage]]) + ", replicate " +
          std::to_string(kReplicate[layout[kCopies]]) + ", recompute " +
          kRecompute[layout[kRecomputed]] + (layout[kIsFast] == 1 ? ", fast" : ", plain") +
-         (layout[kIsTuned] == 1 ? ", LoRA" : "") + (layout[kPasses] == 1 ? ", accumulated" : "");
+         (layout[kIsTuned] == 1 ? ", LoRA" : "") + (layout[kPasses] == 1 ? ", accumulated" : "") +
+         (layout[kNorms] == 1 ? ", norms divided" : "");
 }
 
 TEST(LayoutsTest, EveryPairOfChoicesEqualsOneRank) {
@@ -116,7 +129,7 @@ TEST(LayoutsTest, EveryPairOfChoicesEqualsOneRank) {
                          SCOPED_TRACE(name_of(layout));
                          RunConfig config = config_of(layout);
                          Layout alone = layout;
-                         for (const Choice divided : {kT, kS, kStage, kPasses, kCopies}) {
+                         for (const Choice divided : {kT, kS, kStage, kPasses, kCopies, kNorms}) {
                            alone[divided] = 0;
                          }
                          if (!of_one.contains(alone)) {
@@ -127,7 +140,10 @@ TEST(LayoutsTest, EveryPairOfChoicesEqualsOneRank) {
                          config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
                          config.parallel.zero_stage = kStages[layout[kStage]];
                          config.parallel.replicate = kReplicate[layout[kCopies]];
-                         config.train.micro_batch = layout[kPasses] == 1 ? 1 : 0;
+                         config.parallel.divided_norms = layout[kNorms] == 1;
+                         const int64_t together =
+                             layout[kNorms] == 1 ? config.parallel.tp_size : 1;  // evenly
+                         config.train.micro_batch = layout[kPasses] == 1 ? together : 0;
                          expect_close(outcome_of(config, world), of_one.at(alone), kRounding);
                        }
                      },

@@ -68,6 +68,35 @@ TEST_P(FamiliesTest, LowRankUpdatesEqualOneRank) {
       kLong);
 }
 
+TEST_P(FamiliesTest, DividedNormsEqualOneRank) {
+  comm::run_on_ranks(
+      2,
+      [](const comm::Group& world) {
+        RunConfig config = tiny_of(GetParam());
+        config.path = inference::Path::kFast;
+        for (const bool is_tuned : {false, true}) {
+          if (is_tuned) {
+            config.finetune.lora.targets = {"*blocks.*"};
+            config.finetune.lora.rank = 3;
+          }
+          config.parallel = {};
+          config.train.recompute = "none";
+          config.train.micro_batch = 0;
+          const Outcome want = outcome_of_one(config, world);
+          config.parallel.tp_size = 2;
+          config.parallel.divided_norms = true;
+          for (const std::string recompute : {"none", "elementwise", "mlp", "block:1"}) {
+            SCOPED_TRACE(std::string(is_tuned ? "LoRA" : "all weights") + ", recompute " +
+                         recompute);
+            config.train.recompute = recompute;
+            config.train.micro_batch = recompute == "none" ? 0 : 4;
+            expect_close(outcome_of(config, world), want, kRounding);
+          }
+        }
+      },
+      kLong);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, FamiliesTest,
                          testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
                                          "vdit", "sd3", "flux", "hunyuan_video", "cogvideox", "wan",

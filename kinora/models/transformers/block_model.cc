@@ -1,6 +1,8 @@
 #include "kinora/models/transformers/block_model.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <set>
@@ -17,6 +19,51 @@
 #include "kinora/ops/parameter.h"
 
 namespace kinora::models {
+namespace {
+
+ops::LinearRanks linear_ranks(const comm::Group& group, bool divides_rows) {
+  using ops::Exchange;
+  ops::LinearRanks ranks{.rank = group.rank(), .size = group.size()};
+  ranks.sum = [group](const at::Tensor& part, bool beside) {
+    const at::Tensor sum = part.contiguous();
+    comm::Work work;
+    if (beside) {
+      work = group.all_reduce_async(sum);
+    } else {
+      group.all_reduce(sum);
+    }
+    return Exchange{part, [part, sum, work] {
+                      work.wait();
+                      if (!sum.is_same(part)) {
+                        at::Tensor(part).copy_(sum);
+                      }
+                    }};
+  };
+  if (!divides_rows) {
+    return ranks;
+  }
+  ranks.gather = [group](const at::Tensor& part, bool beside) {
+    const at::Tensor own = part.contiguous();
+    const at::Tensor rows = at::empty({group.size() * own.size(0), own.size(1)}, own.options());
+    if (!beside) {
+      group.all_gather(rows, own);
+      return Exchange{rows, {}};
+    }
+    return Exchange{rows, [own, work = group.all_gather_async(rows, own)] { work.wait(); }};
+  };
+  ranks.scatter = [group](const at::Tensor& rows, bool beside) {
+    const at::Tensor all = rows.contiguous();
+    const at::Tensor part = at::empty({all.size(0) / group.size(), all.size(1)}, all.options());
+    if (!beside) {
+      group.reduce_scatter(part, all);
+      return Exchange{part, {}};
+    }
+    return Exchange{part, [all, work = group.reduce_scatter_async(part, all)] { work.wait(); }};
+  };
+  return ranks;
+}
+
+}  // namespace
 
 BlockModel::BlockModel(const ModelConfig& config) : Model(config) {}
 
@@ -138,6 +185,13 @@ void BlockModel::keep_activations_in_fp8(bool in_fp8) {
     Model::keep_activations_in_fp8(in_fp8);
   }
   fp8_activations_ = in_fp8;
+}
+
+void BlockModel::divide_norms(bool divided) {
+  if (linears_.empty() || kernels_ == nullptr) {
+    Model::divide_norms(divided);
+  }
+  divides_norms_ = divided;
 }
 
 std::vector<bool> BlockModel::offloaded() const {
@@ -269,15 +323,7 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
                         .overwrites_gradients = overwrites,
                         .hook = hook()};
   if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {
-    stack.ranks = {.rank = first.group().rank(),
-                   .size = first.group().size(),
-                   .sum = [group = first.group()](const at::Tensor& part) {
-                     const at::Tensor sum = part.contiguous();
-                     group.all_reduce(sum);
-                     if (!sum.is_same(part)) {
-                       at::Tensor(part).copy_(sum);
-                     }
-                   }};
+    stack.ranks = linear_ranks(first.group(), divides_norms_ && at::GradMode::is_enabled());
   }
   for (const int64_t use : span) {
     stack.block_buckets.push_back(block_bucket(use));

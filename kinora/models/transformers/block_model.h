@@ -51,6 +51,7 @@ class BlockModel : public Model {
   [[nodiscard]] bool can_offload_activations() const override { return num_fast_linears() > 0; }
   void offload_activations(int64_t num_blocks, const at::Device& device) override;
   void keep_activations_in_fp8(bool in_fp8) override;
+  void divide_norms(bool divided) override;
   [[nodiscard]] int64_t offloaded_activation_bytes() const override;
   void begin_step() override;
   /// Nothing, but a run of sampling in fp8 begins: models that prepare something call it first.
@@ -177,6 +178,7 @@ class BlockModel : public Model {
   std::shared_ptr<ops::HostActivations> host_activations_;  // null: nothing is offloaded
   int64_t offloaded_blocks_ = 0;                            // of those that train.recompute counts
   bool fp8_activations_ = false;
+  bool divides_norms_ = false;
   diffusion::StepCacheConfig cache_;
   diffusion::StepCacheUse cache_use_;
 };

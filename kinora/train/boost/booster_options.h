@@ -35,6 +35,9 @@ struct PluginConfig {
   int64_t shard = 0;      ///< ranks that divide it; 0: those that remain
   int64_t sp_size = 1;    ///< ranks that divide a sequence; of Kinora's own models alone
   int64_t tp_size = 1;    ///< ranks that divide a model's layers
+  /// Each of tp_size ranks has a part of the tokens between branches of blocks, too, of Kinora's
+  /// own models alone.
+  bool divided_norms = false;
   int64_t pp_size = 1;    ///< ranks that divide the blocks of Kinora's own models into stages
   int64_t pp_chunks = 1;  ///< stages of each of these
   parallel::PipelineSchedule pp_schedule = parallel::PipelineSchedule::k1F1B;
