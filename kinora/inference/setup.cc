@@ -84,7 +84,6 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
   facts.ranks_inside = group.size();
   facts.heads = shape.heads;
   facts.hidden = shape.width;
-  facts.mlp_hidden = shape.mlp_width;
   facts.num_frames = shape.frames;
   facts.tokens_a_frame = shape.tokens_a_frame();
   const models::Family& family = models::family_of(model);

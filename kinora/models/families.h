@@ -77,7 +77,6 @@ struct ModelShape {
   int64_t blocks = 0;  ///< that train.recompute counts
   int64_t width = 0;   ///< of a token
   int64_t heads = 0;
-  int64_t mlp_width = 0;
   int64_t frames = 0;  ///< of tokens; a picture that is changed is one, too
   int64_t rows = 0;    ///< of tokens in a frame
   int64_t columns = 0;

@@ -177,7 +177,7 @@ at::Tensor Sequence::cross_attention(const CrossAttention& attention, const at::
 }
 
 at::Tensor Sequence::mlp(const Mlp& mlp, const at::Tensor& x) const {
-  return mlp.forward(x);
+  return branch(ops::BranchKind::kMlp, [&] { return std::vector{mlp.forward(x)}; })[0];
 }
 
 }  // namespace kinora::nn

@@ -62,8 +62,6 @@ class Sequence {
 
   /// Whether a part is less than all tokens, so that self-attention must go through this object.
   [[nodiscard]] virtual bool divides_tokens() const { return false; }
-  /// Whether mlp() is more than the MLP of each token.
-  [[nodiscard]] virtual bool divides_mlp() const { return false; }
 
   /// This rank's part of what belongs to tokens: [B or 1, T or 1, S, ...] -> [.., .., S', ...]. Not
   /// differentiable: for inputs, positions, masks. Tokens that fill up the last part are zeros.
@@ -110,15 +108,14 @@ class Sequence {
                                                    const at::Tensor& x, const at::Tensor& text,
                                                    const at::Tensor& lengths) const;
 
-  /// x: [B, T, S', C].
-  [[nodiscard]] virtual at::Tensor mlp(const Mlp& mlp, const at::Tensor& x) const;
-
   /// What `compute` makes of the own tokens, of such a branch: for branches that none of the others
   /// computes.
   [[nodiscard]] virtual std::vector<at::Tensor> branch(
       ops::BranchKind /*kind*/, const std::function<std::vector<at::Tensor>()>& compute) const {
     return compute();
   }
+  /// That of an MLP. x: [B, T, S', C].
+  [[nodiscard]] at::Tensor mlp(const Mlp& mlp, const at::Tensor& x) const;
 
   /// Numbers of the own tokens become those of all; what tokens that fill up add is in them.
   virtual void add_up(const at::Tensor& /*numbers*/) const {}

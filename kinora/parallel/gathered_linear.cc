@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
@@ -55,27 +54,6 @@ std::vector<at::Tensor> gather_backward(const Rings& rings, const at::Tensor& x,
           to_bias.view(weight.sizes().slice(0, weight.dim() - 1))};
 }
 
-at::Tensor scatter_forward(const Rings& rings, const at::Tensor& x, const at::Tensor& weight) {
-  SummedParts sums(rings);
-  for (int64_t step = 0; step < rings.size(); ++step) {
-    const int64_t owner = (rings.index() + rings.size() - step) % rings.size();
-    sums.add(at::mm(x[owner], weight.t()));
-  }
-  return sums.finish();
-}
-
-std::vector<at::Tensor> scatter_backward(const Rings& rings, const at::Tensor& x,
-                                         const at::Tensor& weight, const at::Tensor& gradient) {
-  const at::Tensor to_x = at::empty(x.sizes(), x.options());  // [W, R, I]
-  const at::Tensor to_weight = zeros_like_wide(weight);
-  for (PassingParts parts(rings, gradient.contiguous()); !parts.done(); parts.next()) {
-    at::Tensor rows = to_x[parts.owner()];
-    at::mm_out(rows, parts.here(), weight);
-    to_weight.add_(at::mm(parts.here().t(), x[parts.owner()]));
-  }
-  return {to_x, to_weight.to(weight.scalar_type())};
-}
-
 }  // namespace
 
 at::Tensor gather_linear(const comm::Group& group, const at::Tensor& x, const at::Tensor& weight,
@@ -90,19 +68,6 @@ at::Tensor gather_linear(const comm::Group& group, const at::Tensor& x, const at
         return gather_backward(rings, saved[0], saved[1], gradient);
       }};
   return function({x, weight, bias});
-}
-
-at::Tensor linear_scatter(const comm::Group& group, const at::Tensor& x, const at::Tensor& weight) {
-  const Rings rings = {group, {}};
-  const comm::Differentiable function = {
-      [rings](const std::vector<at::Tensor>& inputs, std::vector<at::Tensor>* saved) {
-        *saved = inputs;
-        return scatter_forward(rings, inputs[0], inputs[1]);
-      },
-      [rings](const std::vector<at::Tensor>& saved, const at::Tensor& gradient) {
-        return scatter_backward(rings, saved[0], saved[1], gradient);
-      }};
-  return function({x, weight});
 }
 
 }  // namespace kinora::parallel

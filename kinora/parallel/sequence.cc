@@ -3,7 +3,7 @@
 #include "kinora/core/error.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/sequence_dsp.h"
-#include "kinora/parallel/sequence_tensor.h"
+#include "kinora/parallel/sequence_fastseq.h"
 #include "kinora/parallel/sequence_usp.h"
 
 namespace kinora::parallel {
@@ -47,8 +47,6 @@ std::shared_ptr<const nn::Sequence> make_sequence(const SequencePlan& plan,
       return std::make_shared<DspSequence>(group);
     case SequenceScheme::kFastSeq:
       return std::make_shared<FastSeqSequence>(group);
-    case SequenceScheme::kMegatron:
-      return std::make_shared<MegatronSequence>(group);
     case SequenceScheme::kAuto:
       break;
   }

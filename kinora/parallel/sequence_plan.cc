@@ -10,9 +10,8 @@ namespace kinora::parallel {
 namespace {
 
 constexpr std::array<SequenceScheme, kNumSequenceSchemes - 1> kSchemes = {
-    SequenceScheme::kDsp,     SequenceScheme::kUlysses, SequenceScheme::kFastSeq,
-    SequenceScheme::kUsp,     SequenceScheme::kNdRing,  SequenceScheme::kRing,
-    SequenceScheme::kMegatron};
+    SequenceScheme::kDsp, SequenceScheme::kUlysses, SequenceScheme::kFastSeq,
+    SequenceScheme::kUsp, SequenceScheme::kNdRing,  SequenceScheme::kRing};
 
 double real(int64_t value) {
   return static_cast<double>(value);
@@ -34,15 +33,12 @@ class Costs {
       return cost_;
     }
     for (const nn::Span span : facts_.spans) {
-      if (plan_.scheme == SequenceScheme::kMegatron) {
-        add_megatron(products(3), products(1));
-        add_megatron_mlp();
-      } else if (span != nn::Span::kTime) {
+      if (span != nn::Span::kTime) {
         add_attention(span);
       }
     }
     for (int64_t window = 0; window < facts_.windows; ++window) {
-      add_window();
+      divide_heads(facts_.ranks);
     }
     if (cost_.held > facts_.free_bytes) {
       cost_.refused = "not enough memory for what travels";
@@ -61,8 +57,7 @@ class Costs {
     if (facts_.windows > 0 && heads % facts_.ranks != 0) {
       return std::to_string(heads) + " heads do not divide, as attention in windows needs";
     }
-    const bool divides_linears =
-        plan_.scheme == SequenceScheme::kFastSeq || plan_.scheme == SequenceScheme::kMegatron;
+    const bool divides_linears = plan_.scheme == SequenceScheme::kFastSeq;
     if (divides_linears && facts_.tensor > 1) {
       return "not where ranks divide the linears, too";
     }
@@ -100,9 +95,6 @@ class Costs {
     if (heads % plan_.all_to_all != 0) {
       return std::to_string(heads) + " heads do not divide";
     }
-    if (plan_.scheme == SequenceScheme::kMegatron && facts_.mlp_hidden % facts_.ranks != 0) {
-      return "the MLP does not divide";
-    }
     return "";
   }
 
@@ -120,7 +112,7 @@ class Costs {
         break;
       }
       case SequenceScheme::kFastSeq:
-        add_ring(products(3), 1, 2);
+        add_ring(products(3));
         add_all_to_all(part_, plan_.all_to_all);
         hold(4 * part_);
         break;
@@ -149,27 +141,6 @@ class Costs {
     hold((plan_.ring_inside > 1 && plan_.ring_across > 1 ? 16 : 10) * part_);
   }
 
-  /// Attention or MLP behind the products of its linears: a gather, whose backward gathers again
-  /// and scatters, and a scatter, whose backward gathers.
-  void add_megatron(double first, double second) {
-    add_ring(first, 1, 2);
-    add_ring(second, 1, 1);
-    hold(6 * part_);
-  }
-
-  void add_megatron_mlp() {
-    const double computed = products(real(facts_.mlp_hidden) / real(facts_.hidden));
-    add_megatron(computed, computed);
-  }
-
-  /// Attention in windows of a clip; the MLP behind it is the scheme's.
-  void add_window() {
-    divide_heads(facts_.ranks);
-    if (plan_.scheme == SequenceScheme::kMegatron) {
-      add_megatron_mlp();
-    }
-  }
-
   /// Queries, keys and values to who has the heads, among so many ranks, and the result back.
   void divide_heads(int64_t ranks) {
     add_all_to_all(3 * part_, ranks);
@@ -189,13 +160,13 @@ class Costs {
     cost_.seconds += 2 * seconds;  // backward goes back
   }
 
-  /// A ring of all ranks behind products: `forward` and `backward` parts travel at each step.
-  void add_ring(double computed, double forward, double backward) {
+  /// A ring of all ranks behind products: a part travels at each step, backward its gradients, too.
+  void add_ring(double computed) {
     const comm::Link& link = hop(facts_.ranks);
     const double steps = real(facts_.ranks - 1);
-    cost_.sent += steps * forward * part_;
-    cost_.seconds += std::max(0.0, steps * link.seconds(forward * part_) - computed);
-    cost_.seconds += std::max(0.0, steps * link.seconds(backward * part_) - 2 * computed);
+    cost_.sent += steps * part_;
+    cost_.seconds += std::max(0.0, steps * link.seconds(part_) - computed);
+    cost_.seconds += std::max(0.0, steps * link.seconds(2 * part_) - 2 * computed);
   }
 
   /// The slowest hop in a ring of so many neighbours.

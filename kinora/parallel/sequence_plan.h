@@ -13,22 +13,21 @@
 /// Which way of sequence parallelism suits a model, a batch and the links between ranks.
 namespace kinora::parallel {
 
-/// sequence_usp.h, sequence_tensor.h and sequence_dsp.h say what they are.
+/// sequence_usp.h, sequence_fastseq.h and sequence_dsp.h say what they are.
 enum class SequenceScheme : uint8_t {
-  kAuto,      ///< what plan_sequence() finds cheapest
-  kDsp,       ///< changes the divided dim between space and time
-  kUlysses,   ///< divides heads
-  kFastSeq,   ///< gathers tokens, divides heads
-  kUsp,       ///< divides heads inside, rings across
-  kNdRing,    ///< keys and values go around rings inside and across
-  kRing,      ///< keys and values go around one ring
-  kMegatron,  ///< gathers tokens, divides heads and the MLP
+  kAuto,     ///< what plan_sequence() finds cheapest
+  kDsp,      ///< changes the divided dim between space and time
+  kUlysses,  ///< divides heads
+  kFastSeq,  ///< gathers tokens, divides heads
+  kUsp,      ///< divides heads inside, rings across
+  kNdRing,   ///< keys and values go around rings inside and across
+  kRing,     ///< keys and values go around one ring
 };
-inline constexpr size_t kNumSequenceSchemes = 8;
+inline constexpr size_t kNumSequenceSchemes = 7;
 
 /// In the order of the enumerators.
 inline constexpr std::array<std::string_view, kNumSequenceSchemes> kSequenceSchemeNames = {
-    "auto", "dsp", "ulysses", "fastseq", "usp", "nd_ring", "ring", "megatron"};
+    "auto", "dsp", "ulysses", "fastseq", "usp", "nd_ring", "ring"};
 
 [[nodiscard]] constexpr std::string_view to_string(SequenceScheme scheme) {
   return kSequenceSchemeNames[static_cast<size_t>(scheme)];
@@ -50,9 +49,8 @@ struct SequencePlan {
   }
 };
 
-/// What a plan depends on. A layer is what has one self-attention for each of `spans`, `windows`
-/// more of them in windows of a clip, and as many MLPs: {kFrame, kTime} for a pair of blocks of a
-/// video model.
+/// What a plan depends on. A layer is what has one self-attention for each of `spans` and `windows`
+/// more of them in windows of a clip: {kFrame, kTime} for a pair of blocks of a video model.
 struct SequenceFacts {
   SequenceScheme scheme = SequenceScheme::kAuto;
   int64_t ranks = 1;
@@ -63,7 +61,6 @@ struct SequenceFacts {
   bool has_updates = false;  ///< beside linears' weights (nn/weight_update.h)
   int64_t heads = 1;         ///< of the model
   int64_t hidden = 1;
-  int64_t mlp_hidden = 1;
   int64_t batch = 1;  ///< clips that a sequence computes at once
   int64_t num_frames = 1;
   int64_t tokens_a_frame = 1;

@@ -182,8 +182,7 @@ void describe_parallel(Fields& fields, RunConfig& config) {
               {"dsp", Scheme::kDsp},
               {"ring", Scheme::kRing},
               {"nd_ring", Scheme::kNdRing},
-              {"usp", Scheme::kUsp},
-              {"megatron", Scheme::kMegatron}},
+              {"usp", Scheme::kUsp}},
              "How attention reaches the tokens of other ranks; auto = the cheapest by the measured "
              "links.");
   fields

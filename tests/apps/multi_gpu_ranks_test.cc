@@ -117,7 +117,7 @@ TEST_P(SequenceMultiGpuTest, EqualsOneGpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Schemes, SequenceMultiGpuTest,
-                         testing::Values("dsp", "ulysses", "fastseq", "ring", "megatron"),
+                         testing::Values("dsp", "ulysses", "fastseq", "ring"),
                          [](const auto& info) { return info.param; });
 
 class SharedEncoderMultiGpuTest : public RunTest {};

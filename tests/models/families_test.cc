@@ -407,7 +407,6 @@ TEST(FamiliesTest, ShapesSayWhatOthersAsk) {
   EXPECT_EQ(shape.blocks, 28);
   EXPECT_EQ(shape.width, 1152);
   EXPECT_EQ(shape.heads, 16);
-  EXPECT_EQ(shape.mlp_width, 4608);
   EXPECT_EQ(shape.frames, 16);
   EXPECT_EQ(shape.rows, 16);
   EXPECT_EQ(shape.columns, 24);

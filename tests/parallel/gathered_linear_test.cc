@@ -1,4 +1,4 @@
-// Sliced products around exchanges against one product of everything.
+// Sliced products of rows that travel against one product of everything.
 #include "kinora/parallel/gathered_linear.h"
 
 #include <ATen/TensorOperators.h>
@@ -63,35 +63,6 @@ TEST_P(GatheredLinearTest, GatherEqualsTheProductOfAllRows) {
     const comm::Traffic traffic = world.traffic(comm::Operation::kExchange);
     EXPECT_EQ(traffic.calls, 3 * (world.size() - 1));
     EXPECT_EQ(traffic.bytes, traffic.calls * kRows * kInputs * 4);
-  });
-}
-
-TEST_P(GatheredLinearTest, ScatterEqualsTheSumOfProducts) {
-  comm::run_on_ranks(GetParam(), [](const comm::Group& world) {
-    const int64_t rank = world.rank();
-    const at::Tensor whole_weight = leaf(normal({kOutputs, 2 * kInputs}, 100 + rank));
-    const at::Tensor x = leaf(normal({world.size(), kRows, kInputs}, rank));
-    const at::Tensor y = linear_scatter(world, x, whole_weight.narrow(1, 3, kInputs));
-
-    const at::Tensor expected_x = leaf(x);
-    const at::Tensor expected_weight = leaf(whole_weight);
-    const at::Tensor product = at::linear(expected_x, expected_weight.narrow(1, 3, kInputs));
-    const at::Tensor sum = product.detach().clone();
-    world.all_reduce(sum);
-    EXPECT_LT(relative_error(y, sum[rank]), kRounding);
-
-    std::vector<at::Tensor> gradients;
-    for (int64_t i = 0; i < world.size(); ++i) {
-      gradients.push_back(normal({kRows, kOutputs}, 300 + i));
-    }
-    world.reset_traffic();
-    y.backward(gradients[rank]);
-    product.backward(at::stack(gradients));
-    EXPECT_LT(relative_error(x.grad(), expected_x.grad()), kRounding);
-    EXPECT_LT(relative_error(whole_weight.grad(), expected_weight.grad()), kRounding);
-    const comm::Traffic traffic = world.traffic(comm::Operation::kExchange);
-    EXPECT_EQ(traffic.calls, world.size() - 1);
-    EXPECT_EQ(traffic.bytes, traffic.calls * kRows * kOutputs * 4);
   });
 }
 

@@ -8,9 +8,8 @@
 namespace kinora::parallel {
 
 inline constexpr std::array<SequenceScheme, kNumSequenceSchemes - 1> kSchemes = {
-    SequenceScheme::kDsp,     SequenceScheme::kUlysses, SequenceScheme::kFastSeq,
-    SequenceScheme::kUsp,     SequenceScheme::kNdRing,  SequenceScheme::kRing,
-    SequenceScheme::kMegatron};
+    SequenceScheme::kDsp, SequenceScheme::kUlysses, SequenceScheme::kFastSeq,
+    SequenceScheme::kUsp, SequenceScheme::kNdRing,  SequenceScheme::kRing};
 
 /// For a power of two of ranks: heads, and rings inside, of two.
 inline SequencePlan plan_of(SequenceScheme scheme, int64_t ranks) {

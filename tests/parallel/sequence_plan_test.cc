@@ -26,7 +26,6 @@ SequenceFacts facts_of(int64_t ranks) {
           .across = link,
           .heads = 16,
           .hidden = 1152,
-          .mlp_hidden = 4608,
           .batch = 1,
           .num_frames = 16,
           .tokens_a_frame = 1024,
@@ -44,8 +43,8 @@ SequencePlan all_of(SequenceScheme scheme, int64_t ranks) {
                                          : SequencePlan{scheme, ranks, 1, 1, ""};
 }
 
-// Ulysses (Jacobs et al. 2023) 4 M / P; FastSeq (P + 1) / 4 of it; Megatron 4 M (P - 1) / P of a
-// block; ring 2 M / P a step; DSP (Zhao et al. 2024) a quarter of Ulysses on both attentions.
+// Ulysses (Jacobs et al. 2023) 4 M / P; FastSeq (P + 1) / 4 of it; ring 2 M / P a step; DSP (Zhao
+// et al. 2024) a quarter of Ulysses on both attentions.
 TEST(SequencePlanTest, VolumesAreThePublishedOnes) {
   for (const int64_t ranks : {2, 4, 8}) {
     const SequenceFacts facts = facts_of(ranks);
@@ -59,7 +58,6 @@ TEST(SequencePlanTest, VolumesAreThePublishedOnes) {
     EXPECT_DOUBLE_EQ(sent(SequenceScheme::kFastSeq), ulysses * (p + 1) / 4);
     EXPECT_DOUBLE_EQ(sent(SequenceScheme::kDsp), ulysses / 2);
     EXPECT_DOUBLE_EQ(sent(SequenceScheme::kRing), 2 * (m / p) * (p - 1));
-    EXPECT_DOUBLE_EQ(sent(SequenceScheme::kMegatron), 2 * 4 * m * (p - 1) / p);
     // Nothing is hidden here: backward takes what it sends.
     const auto seconds = [&](SequenceScheme scheme) {
       return cost_of(all_of(scheme, ranks), facts).seconds;
@@ -72,9 +70,8 @@ TEST(SequencePlanTest, VolumesAreThePublishedOnes) {
 TEST(SequencePlanTest, UpdatesLeaveOutWhatDividesLinears) {
   SequenceFacts facts = facts_of(4);
   facts.has_updates = true;
-  for (const SequenceScheme scheme : {SequenceScheme::kFastSeq, SequenceScheme::kMegatron}) {
-    EXPECT_THAT(cost_of(all_of(scheme, 4), facts).refused, HasSubstr("low-rank updates"));
-  }
+  EXPECT_THAT(cost_of(all_of(SequenceScheme::kFastSeq, 4), facts).refused,
+              HasSubstr("low-rank updates"));
   for (const SequenceScheme scheme :
        {SequenceScheme::kUlysses, SequenceScheme::kDsp, SequenceScheme::kRing}) {
     EXPECT_EQ(cost_of(all_of(scheme, 4), facts).refused, "");
@@ -95,10 +92,6 @@ TEST(SequencePlanTest, WindowsDivideHeadsByAnyScheme) {
     EXPECT_DOUBLE_EQ(cost_of(plan, facts).sent, cost_of(plan, in_time).sent + ulysses);
     EXPECT_DOUBLE_EQ(cost_of(plan, facts).seconds, cost_of(plan, in_time).seconds + 2 * ulysses);
   }
-  const SequencePlan megatron = all_of(SequenceScheme::kMegatron, 4);
-  // Of the four gathers and scatters two are the MLP's.
-  EXPECT_DOUBLE_EQ(cost_of(megatron, facts).sent,
-                   cost_of(megatron, in_time).sent * 3.0 / 4.0 + ulysses);
   facts.heads = 26;
   EXPECT_THAT(cost_of(all_of(SequenceScheme::kRing, 4), facts).refused,
               HasSubstr("26 heads do not divide"));

@@ -3,7 +3,7 @@
 
 #include "kinora/comm/link_speed.h"
 #include "kinora/parallel/sequence_dsp.h"
-#include "kinora/parallel/sequence_tensor.h"
+#include "kinora/parallel/sequence_fastseq.h"
 #include "kinora/parallel/sequence_usp.h"
 #include "tests/comm/ranks.h"
 #include "tests/parallel/token_net.h"
@@ -46,7 +46,7 @@ void expect_sent(const Sent& sent, const Sent& expected, const char* what) {
   EXPECT_EQ(sent.exchange_bytes, expected.exchange_bytes) << what;
 }
 
-/// Of attention in space; that in time must send nothing unless it is divided. The formula of the
+/// Of attention in space; that in time must send nothing. The formula of the
 /// plan's cost is compared with what was sent forward.
 void check(const ShardedSequence& sequence, const std::vector<comm::Group>& groups,
            const SequencePlan& plan, const Sent& forward, const Sent& backward) {
@@ -61,9 +61,6 @@ void check(const ShardedSequence& sequence, const std::vector<comm::Group>& grou
   out.sum().backward();
   expect_sent(sent_on(groups), backward, "backward");
 
-  if (plan.scheme == SequenceScheme::kMegatron) {
-    return;  // its cost is of attention and MLP
-  }
   out = sequence.self_attention(net.in_time, part, nn::Span::kTime, 16, {});
   out.sum().backward();
   expect_sent(sent_on(groups), {}, "in time");
@@ -142,8 +139,6 @@ TEST_P(SequenceTrafficTest, IsThatOfTheClosedForms) {
     // Tokens go around; backward again, with the gradients of those.
     check(FastSeqSequence(world), {world}, plan(SequenceScheme::kFastSeq),
           {1, part, steps, steps * part}, {1, part, 2 * steps, 2 * steps * part});
-    check(MegatronSequence(world), {world}, plan(SequenceScheme::kMegatron),
-          {0, 0, 2 * steps, 2 * steps * part}, {0, 0, 3 * steps, 3 * steps * part});
   });
 }
 

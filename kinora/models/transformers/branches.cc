@@ -1,6 +1,5 @@
 #include "kinora/models/transformers/branches.h"
 
-#include <initializer_list>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -16,13 +15,6 @@ template <typename Body>
 ops::Branch branch(const FastPass& pass, ops::BranchKind kind, Body body,
                    const ops::SeamNumbers& vectors) {
   return {.body = std::move(body), .seam = vectors, .kept = pass.kept(kind)};
-}
-
-void take(std::vector<at::Tensor>& gradients, std::initializer_list<const nn::Linear*> linears) {
-  for (const nn::Linear* linear : linears) {
-    const std::vector<at::Tensor> its = gradients_of(linear->weights());
-    gradients.insert(gradients.end(), its.begin(), its.end());
-  }
 }
 
 /// `function` takes and returns tokens [B, T, S', C].
@@ -116,8 +108,9 @@ std::vector<at::Tensor> gradients_of(const ops::LinearWeights& linear) {
 }
 
 std::vector<at::Tensor> gradients_of(const nn::SelfAttention& attention) {
-  std::vector<at::Tensor> gradients;
-  take(gradients, {&attention.qkv, &attention.proj});
+  std::vector<at::Tensor> gradients = gradients_of(attention.qkv.weights());
+  const std::vector<at::Tensor> of_proj = gradients_of(attention.proj.weights());
+  gradients.insert(gradients.end(), of_proj.begin(), of_proj.end());
   if (attention.q_norm) {
     gradients.insert(gradients.end(),
                      {attention.q_norm->weight.grad, attention.k_norm->weight.grad});
@@ -130,18 +123,7 @@ ops::Branch text_branch(const FastPass& pass, const nn::CrossAttention& attentio
 }
 
 ops::Branch mlp_branch(const FastPass& pass, const nn::Mlp& mlp, const ops::SeamNumbers& vectors) {
-  if (!pass.sequence.divides_mlp()) {
-    return branch(pass, ops::BranchKind::kMlp, mlp.body(), vectors);
-  }
-  std::vector<at::Tensor> gradients;
-  take(gradients, {&mlp.fc1, &mlp.fc2});
-  return branch(
-      pass, ops::BranchKind::kMlp,
-      of_tokens(
-          pass,
-          [&mlp, &sequence = pass.sequence](const at::Tensor& x) { return sequence.mlp(mlp, x); },
-          std::move(gradients)),
-      vectors);
+  return branch(pass, ops::BranchKind::kMlp, mlp.body(), vectors);
 }
 
 }  // namespace kinora::models

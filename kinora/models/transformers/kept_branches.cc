@@ -38,8 +38,4 @@ at::Tensor KeptBranches::cross_attention(const nn::CrossAttention& attention, co
   })[0];
 }
 
-at::Tensor KeptBranches::mlp(const nn::Mlp& mlp, const at::Tensor& x) const {
-  return branch(ops::BranchKind::kMlp, [&] { return std::vector{sequence_.mlp(mlp, x)}; })[0];
-}
-
 }  // namespace kinora::models

@@ -24,12 +24,10 @@ class KeptBranches : public nn::Sequence {
   [[nodiscard]] at::Tensor cross_attention(const nn::CrossAttention& attention, const at::Tensor& x,
                                            const at::Tensor& text,
                                            const at::Tensor& lengths) const override;
-  [[nodiscard]] at::Tensor mlp(const nn::Mlp& mlp, const at::Tensor& x) const override;
   [[nodiscard]] std::vector<at::Tensor> branch(
       ops::BranchKind kind, const std::function<std::vector<at::Tensor>()>& compute) const override;
 
   [[nodiscard]] bool divides_tokens() const override { return sequence_.divides_tokens(); }
-  [[nodiscard]] bool divides_mlp() const override { return sequence_.divides_mlp(); }
   [[nodiscard]] at::Tensor enter(const at::Tensor& tokens) const override {
     return sequence_.enter(tokens);
   }

@@ -167,7 +167,6 @@ ModelShape transformer_shape(const ModelConfig& config) {
   return {.blocks = own.depth + own.parallel_depth,
           .width = own.hidden,
           .heads = own.heads,
-          .mlp_width = own.mlp_hidden(),
           .frames = num_frames(config),
           .rows = grid.rows,
           .columns = grid.columns,

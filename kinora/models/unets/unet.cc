@@ -475,7 +475,6 @@ ModelShape Unet::shape(const ModelConfig& config) {
   return {.blocks = own.units(),
           .width = own.channels[level],
           .heads = own.heads[level],
-          .mlp_width = 4 * own.channels[level],
           .frames = 1,
           .rows = halved(config.height, level),
           .columns = halved(config.width, level),

@@ -281,7 +281,6 @@ parallel::SequencePlan plan_of(const std::string& scheme, const SequenceWork& wo
       .ranks_inside = group.size() % local == 0 ? std::min(local, group.size()) : group.size(),
       .heads = work.heads,
       .hidden = work.hidden,
-      .mlp_hidden = group.size(),  // there is none
       .num_frames = work.num_frames,
       .tokens_a_frame = work.tokens_a_frame,
       .spans = {nn::Span::kFrame}};
