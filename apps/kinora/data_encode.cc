@@ -62,10 +62,6 @@ train::RunConfig config_of(const EncodeArguments& arguments) {
     autoencoder.precision = Precision::kFp32;
     config.text.precision = Precision::kFp32;
   }
-  KINORA_CHECK(config.data.references == 0, kConfig,
-               "[encode] a cache of latents holds no references, and data.references is ",
-               config.data.references,
-               ". Hint: train on the pictures, with autoencoder.path, which encodes them on line");
   KINORA_CHECK(!autoencoder.path.empty(), kConfig,
                "[encode] an autoencoder is needed. Hint: --autoencoder PATH, or autoencoder.path "
                "in the recipe");
@@ -163,6 +159,13 @@ void encode_on_rank(const EncodeArguments& arguments, train::RunConfig config,
   const auto source = open_set(config.data);
   if (group.rank() == 0) {
     data::announce_unusable(*source);
+    const bool draws_masks = config.data.mask == data::MaskKind::kDrawn;
+    if (config.data.control || draws_masks) {
+      log_warn("[encode] a cache of latents holds no ",
+               draws_masks ? "masks that are drawn anew each time (data.mask=drawn)"
+                           : "control pictures (data.control)",
+               "; a model that reads them trains on the pictures, with autoencoder.path");
+    }
   }
   auto frozen = train::open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);
   std::optional<data::CaptionTokens> tokens;

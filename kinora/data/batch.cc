@@ -17,10 +17,14 @@ std::optional<LatentShape> latents_of(const Source& source, const SampleSize& si
 
 namespace {
 
+/// Of latents, or of pixels.
+LatentShape shape_of(const Source& source, const SampleSize& size) {
+  return latents_of(source, size)
+      .value_or(LatentShape{.frame = {3, size.height, size.width}, .frames = size.frames});
+}
+
 std::vector<int64_t> images_shape(const Source& source, const SampleSize& size, int64_t batch) {
-  const auto [shape, frames] =
-      latents_of(source, size)
-          .value_or(LatentShape{.frame = {3, size.height, size.width}, .frames = size.frames});
+  const auto [shape, frames] = shape_of(source, size);
   KINORA_CHECK(shape.height > 0 && shape.width > 0, kConfig, "[data] images must have pixels, got ",
                shape.height, " x ", shape.width, ". Hint: set data.height and data.width.");
   KINORA_CHECK(size.frames > 0 && size.frame_stride > 0, kConfig,
@@ -61,6 +65,7 @@ Batch of_each(const Batch& batch, const Function& function) {
           .references = of(batch.references),
           .num_references = of(batch.num_references),
           .mask = of(batch.mask),
+          .masked = of(batch.masked),
           .beside = of(batch.beside),
           .given = of(batch.given),
           .image_prompt = of(batch.image_prompt)};
@@ -95,16 +100,22 @@ BatchBuffers::BatchBuffers(const Source& source, const SampleSize& size, int64_t
   if (source.beside().control) {
     control_.emplace(plane(3), at::kByte, pinned);
   }
+  const SampleShape frame = shape_of(source, size).frame;
+  const std::vector<int64_t> picture = {batch, frame.channels, frame.height, frame.width};
   if (source.beside().before) {
-    before_.emplace(plane(3), at::kByte, pinned);
+    before_.emplace(picture, images_type(source), pinned);
   }
   if (const int64_t count = source.beside().references; count > 0) {
-    references_.emplace(std::vector<int64_t>{batch, 3, count, size.height, size.width}, at::kByte,
-                        pinned);
+    references_.emplace(
+        std::vector<int64_t>{batch, frame.channels, count, frame.height, frame.width},
+        images_type(source), pinned);
     num_references_.emplace(std::vector<int64_t>{batch}, at::kLong, /*pinned=*/false);
   }
   if (source.beside().mask) {
     mask_.emplace(plane(1), at::kByte, pinned);
+    if (source.latent_shape()) {
+      masked_.emplace(picture, at::kFloat, pinned);
+    }
   }
   if (const std::optional<TextShape> text = source.text_shape()) {
     if (text->is_ids()) {
@@ -137,14 +148,15 @@ Batch BatchBuffers::take() {
           .before = taken(before_),
           .references = taken(references_),
           .num_references = taken(num_references_),
-          .mask = taken(mask_)};
+          .mask = taken(mask_),
+          .masked = taken(masked_)};
 }
 
 int64_t BatchBuffers::num_allocated() const {
   int64_t sum = images_.num_allocated() + labels_.num_allocated() + sample_index_.num_allocated();
   for (const auto* pool :
        {&latent_std_, &fps_, &text_, &tokens_, &text_lengths_, &pooled_, &original_size_, &control_,
-        &before_, &references_, &num_references_, &mask_}) {
+        &before_, &references_, &num_references_, &mask_, &masked_}) {
     sum += *pool ? (*pool)->num_allocated() : 0;
   }
   return sum;

@@ -33,13 +33,18 @@ struct Batch {
   /// [B, 2]; 0: not known.
   at::Tensor original_size = {};
   at::Tensor control = {};  ///< what a ControlNet is shown: uint8 [B, 3, H, W]
-  at::Tensor before = {};   ///< the pictures before they were changed: uint8 [B, 3, H, W]
-  /// Pictures of what is to be seen: uint8 [B, 3, N, H, W], and how many of them each sample has,
-  /// int64 [B]; those behind are unspecified.
+  /// The pictures before they were changed: uint8 [B, 3, H, W], where images are latents float32
+  /// [B, C, h, w].
+  at::Tensor before = {};
+  /// Pictures of what is to be seen: uint8 [B, 3, N, H, W], or latents float32 [B, C, N, h, w], and
+  /// how many of them each sample has, int64 [B]; those behind are unspecified.
   at::Tensor references = {};
   at::Tensor num_references = {};
   /// Which places count, 255 whole, or are filled in, from 128 on: uint8 [B, 1, H, W].
   at::Tensor mask = {};
+  /// Of latents: those of the pictures without what `mask` fills in, grey there, float32 [B, C, h,
+  /// w].
+  at::Tensor masked = {};
   /// What a U-Net is shown beside them (diffusion::Conditions::beside), which a train::EncodeStage
   /// makes of `before`, of `references`, or of mask and pictures.
   at::Tensor beside = {};
@@ -107,6 +112,7 @@ class BatchBuffers {
   std::optional<BufferPool> references_;
   std::optional<BufferPool> num_references_;
   std::optional<BufferPool> mask_;
+  std::optional<BufferPool> masked_;
 };
 
 }  // namespace kinora::data

@@ -3,23 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <cstring>
 #include <functional>
-#include <span>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/io/file.h"
 
 namespace kinora::data {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Room for the header, whose text depends on the number of samples; moments begin on a page.
-constexpr size_t kHeaderBytes = 4096;
-constexpr size_t kLengthBytes = 8;
 constexpr int64_t kMaxJournalBytes = int64_t{1} << 32;
 
 std::string part_name(int64_t number) {
@@ -28,15 +25,7 @@ std::string part_name(int64_t number) {
   return text.data();
 }
 
-/// A line of the journal.
-struct Entry {
-  int64_t first = 0;
-  int64_t end = 0;
-  std::string checksum;
-  CachePartRecord record;
-};
-
-std::string line_of(const CacheBlock& block) {
+std::string line_of(const CacheBlock& block, const std::map<std::string, std::string>& checksums) {
   Json samples = Json::array();
   for (const CachedSample& sample : block.samples) {
     Json entry = {{"name", sample.name}, {"label", sample.label}};
@@ -53,28 +42,37 @@ std::string line_of(const CacheBlock& block) {
       entry["height"] = sample.pictured.height;
       entry["width"] = sample.pictured.width;
     }
+    if (sample.num_references > 0) {
+      entry["references"] = sample.num_references;
+    }
     samples.push_back(std::move(entry));
   }
   Json left_out = Json::array();
   for (const LeftOut& one : block.left_out) {
     left_out.push_back({{"name", one.name}, {"reason", one.reason}});
   }
-  const Json line = {{"first", block.first},
-                     {"end", block.end},
-                     {"checksum", io::checksum(block.moments)},
-                     {"samples", std::move(samples)},
-                     {"left_out", std::move(left_out)}};
+  Json line = {{"first", block.first}, {"end", block.end}};
+  for (const auto& [name, checksum] : checksums) {
+    line[name] = checksum;
+  }
+  line["samples"] = std::move(samples);
+  line["left_out"] = std::move(left_out);
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 // Nothing for a line that is torn or not a journal's.
-std::optional<Entry> parse_line(const std::string& text) {
+std::optional<CachePartLine> parse_line(const std::string& text) {
   const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   try {
-    Entry entry{.first = line.at("first").get<int64_t>(),
-                .end = line.at("end").get<int64_t>(),
-                .checksum = line.at("checksum").get<std::string>(),
-                .record = {}};
+    CachePartLine entry{.first = line.at("first").get<int64_t>(),
+                        .end = line.at("end").get<int64_t>(),
+                        .checksums = {},
+                        .record = {}};
+    for (const auto& [name, value] : line.items()) {
+      if (value.is_string()) {
+        entry.checksums[name] = value.get<std::string>();
+      }
+    }
     for (const Json& sample : line.at("samples")) {
       entry.record.samples.push_back(
           {.name = sample.at("name").get<std::string>(),
@@ -82,7 +80,8 @@ std::optional<Entry> parse_line(const std::string& text) {
            .label = sample.at("label").get<int64_t>(),
            .fps = sample.value("fps", 0.0F),
            .number = sample.value("number", int64_t{-1}),
-           .pictured = {sample.value("height", int64_t{0}), sample.value("width", int64_t{0})}});
+           .pictured = {sample.value("height", int64_t{0}), sample.value("width", int64_t{0})},
+           .num_references = sample.value("references", int64_t{0})});
     }
     for (const Json& one : line.at("left_out")) {
       entry.record.left_out.push_back(
@@ -94,17 +93,17 @@ std::optional<Entry> parse_line(const std::string& text) {
   }
 }
 
-/// Calls `see` with each line's entry and its bytes, until it returns false or a line is torn.
+/// Calls `see` with each line, until it returns false or a line is torn.
 /// Returns the bytes of the lines that were seen and kept.
-int64_t for_each_entry(const std::filesystem::path& journal,
-                       const std::function<bool(Entry&&)>& see) {
+int64_t for_each_line(const std::filesystem::path& journal,
+                      const std::function<bool(CachePartLine&&)>& see) {
   if (!std::filesystem::exists(journal)) {
     return 0;
   }
   const std::string text = io::read_text(journal, kMaxJournalBytes);
   size_t begin = 0;
   for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
-    std::optional<Entry> entry = parse_line(text.substr(begin, end - begin));
+    std::optional<CachePartLine> entry = parse_line(text.substr(begin, end - begin));
     if (!entry || !see(std::move(*entry))) {
       break;
     }
@@ -113,32 +112,42 @@ int64_t for_each_entry(const std::filesystem::path& journal,
   return static_cast<int64_t>(begin);
 }
 
-std::string header_of(const LatentLayout& layout, int64_t samples) {
-  const std::string parts = std::string("mean") + (layout.parts.std ? ", std" : "") +
-                            (layout.parts.mirrored ? ", mirrored mean" : "") +
-                            (layout.parts.mirrored && layout.parts.std ? ", mirrored std" : "");
-  std::string header = io::safetensors_header(
-      {{.name = "moments", .dtype = layout.dtype, .shape = layout.stored_shape(samples)}},
-      {{"parts", parts}});
-  KINORA_CHECK(header.size() <= kHeaderBytes, kInternal, "[cache] a header of ", header.size(),
-               " bytes has no room");
-  header.resize(kHeaderBytes, ' ');  // the format allows spaces behind the JSON
-  uint64_t length = kHeaderBytes - kLengthBytes;
-  for (size_t i = 0; i < kLengthBytes; ++i, length >>= 8) {
-    header[i] = static_cast<char>(length & 0xff);
-  }
-  return header;
+/// What lies in the rows of a part's files, in words.
+std::string moments_text(const LatentLayout& layout) {
+  return std::string("mean") + (layout.parts.std ? ", std" : "") +
+         (layout.parts.mirrored ? ", mirrored mean" : "") +
+         (layout.parts.mirrored && layout.parts.std ? ", mirrored std" : "");
+}
+
+std::string beside_text(const LatentLayout& layout) {
+  const std::string text = layout.beside_text();
+  return layout.parts.mirrored ? text + ", mirrored " + text : text;
 }
 
 }  // namespace
 
 CachePart::CachePart(const std::filesystem::path& folder, int64_t number, int64_t first,
                      int64_t end, const LatentLayout& layout)
-    : path_(folder / file_name(number)),
-      journal_path_(folder / (part_name(number) + ".jsonl")),
-      end_(end),
-      layout_(layout),
-      next_(first) {
+    : journal_path_(folder / (part_name(number) + ".jsonl")), end_(end), next_(first) {
+  const std::string name = file_name(number);
+  files_.push_back({.rows = RowFile(folder / name, "moments", layout.dtype, layout.moments_shape(),
+                                    moments_text(layout)),
+                    .of_block = &CacheBlock::moments,
+                    .checksum = "checksum"});
+  const auto add_file = [&](const char* tensor, DType dtype, std::vector<int64_t> row,
+                            std::string parts, std::vector<std::byte> CacheBlock::*of_block) {
+    files_.push_back({.rows = RowFile(folder / file_beside(name, tensor), tensor, dtype,
+                                      std::move(row), std::move(parts)),
+                      .of_block = of_block,
+                      .checksum = tensor});
+  };
+  if (layout.has_beside()) {
+    add_file(kBesideTensor, layout.dtype, layout.beside_shape(), beside_text(layout),
+             &CacheBlock::beside);
+  }
+  if (layout.beside.mask) {
+    add_file(kMasksTensor, DType::kU8, layout.mask_shape(), "mask", &CacheBlock::masks);
+  }
   recover();
 }
 
@@ -146,31 +155,31 @@ std::string CachePart::file_name(int64_t number) {
   return part_name(number) + ".safetensors";
 }
 
-void CachePart::recover() {
-  int64_t kept = 0;
-  if (std::filesystem::exists(path_)) {
-    const io::FileReader reader(path_);
-    std::vector<std::byte> bytes;
-    kept = for_each_entry(journal_path_, [&](Entry&& entry) {
-      const auto count = std::ssize(entry.record.samples);
-      const int64_t offset =
-          static_cast<int64_t>(kHeaderBytes) + num_samples_ * layout_.sample_bytes();
-      bytes.resize(static_cast<size_t>(count * layout_.sample_bytes()));
-      if (entry.first != next_ || entry.end <= entry.first || entry.end > end_ ||
-          offset + std::ssize(bytes) > reader.size()) {
-        return false;
-      }
-      reader.read_at(offset, bytes);
-      if (io::checksum(bytes) != entry.checksum) {
-        log_warn("[cache] ", path_.string(), ": the block of samples ", entry.first, " to ",
-                 entry.end - 1, " is damaged; it and what follows in this file are computed again");
-        return false;
-      }
-      next_ = entry.end;
-      num_samples_ += count;
-      return true;
-    });
+bool CachePart::is_there(const File& file, const CachePartLine& line) const {
+  const std::optional<std::vector<std::byte>> rows =
+      file.rows.read(num_samples_, std::ssize(line.record.samples));
+  const auto checksum = line.checksums.find(file.checksum);
+  if (!rows || checksum == line.checksums.end()) {
+    return false;
   }
+  const bool is_whole = io::checksum(*rows) == checksum->second;
+  if (!is_whole) {
+    log_warn("[cache] ", file.rows.path().string(), ": the block of samples ", line.first, " to ",
+             line.end - 1, " is damaged; it and what follows in this file are computed again");
+  }
+  return is_whole;
+}
+
+void CachePart::recover() {
+  const int64_t kept = for_each_line(journal_path_, [this](CachePartLine&& line) {
+    if (line.first != next_ || line.end <= line.first || line.end > end_ ||
+        !std::ranges::all_of(files_, [&](const File& file) { return is_there(file, line); })) {
+      return false;
+    }
+    next_ = line.end;
+    num_samples_ += std::ssize(line.record.samples);
+    return true;
+  });
   if (std::filesystem::exists(journal_path_) &&
       std::cmp_not_equal(std::filesystem::file_size(journal_path_), kept)) {
     std::filesystem::resize_file(journal_path_, static_cast<uint64_t>(kept));
@@ -178,53 +187,41 @@ void CachePart::recover() {
 }
 
 void CachePart::add(const CacheBlock& block) {
-  KINORA_CHECK(block.first == next_ && block.end > next_ && block.end <= end_ &&
-                   std::ssize(block.moments) == std::ssize(block.samples) * layout_.sample_bytes(),
-               kInternal, "[cache] a block must begin at sample ", next_, " and hold ",
-               layout_.sample_bytes(), " bytes a sample, got ", block.first, " to ", block.end,
-               " with ", block.moments.size(), " bytes of ", block.samples.size());
-  if (!writer_) {
-    writer_ = std::make_unique<io::FileWriter>(path_, io::FileWriter::Create::kKeep);
+  const auto count = std::ssize(block.samples);
+  KINORA_CHECK(block.first == next_ && block.end > next_ && block.end <= end_, kInternal,
+               "[cache] a block must begin at sample ", next_, ", got ", block.first, " to ",
+               block.end);
+  std::map<std::string, std::string> checksums;
+  for (File& file : files_) {
+    const std::vector<std::byte>& rows = block.*file.of_block;
+    KINORA_CHECK(std::ssize(rows) == count * file.rows.row_bytes(), kInternal,
+                 "[cache] a block must hold ", file.rows.row_bytes(), " bytes a sample for ",
+                 file.rows.path().string(), ", got ", rows.size(), " bytes of ", count);
+    file.rows.write(num_samples_, rows);  // what the journal says is on the disk
+    checksums[file.checksum] = io::checksum(rows);
+  }
+  if (!journal_) {
     journal_ = std::make_unique<io::AppendFile>(journal_path_, io::AppendFile::Create::kIfMissing);
   }
-  writer_->write_at(static_cast<int64_t>(kHeaderBytes) + num_samples_ * layout_.sample_bytes(),
-                    block.moments);
-  writer_->sync();  // what the journal says is on the disk
-  journal_->append(line_of(block));
+  journal_->append(line_of(block, checksums));
   next_ = block.end;
-  num_samples_ += std::ssize(block.samples);
+  num_samples_ += count;
 }
 
 void CachePart::finish() {
-  KINORA_CHECK(next_ == end_, kInternal, "[cache] ", path_.string(), " ends at sample ", end_,
-               ", got ", next_);
-  const std::string header = header_of(layout_, num_samples_);
-  const int64_t bytes = static_cast<int64_t>(kHeaderBytes) + num_samples_ * layout_.sample_bytes();
-  if (std::filesystem::exists(path_)) {
-    std::vector<std::byte> now(kHeaderBytes);
-    const io::FileReader reader(path_);
-    if (reader.size() == bytes) {
-      reader.read_at(0, now);
-      if (std::ranges::equal(now, std::as_bytes(std::span(header)))) {
-        return;
-      }
-    }
-  }
-  writer_.reset();
+  KINORA_CHECK(next_ == end_, kInternal, "[cache] ", journal_path_.string(), " ends at sample ",
+               end_, ", got ", next_);
   journal_.reset();
-  io::FileWriter writer(path_, io::FileWriter::Create::kKeep);
-  writer.write_at(0, std::as_bytes(std::span(header)));
-  writer.sync();
-  writer.close();
-  std::filesystem::resize_file(path_, static_cast<uint64_t>(bytes));  // a torn block behind the end
-  io::sync_folder(path_.parent_path());
+  for (File& file : files_) {
+    file.rows.finish(num_samples_);
+  }
 }
 
 CachePartRecord CachePart::read(const std::filesystem::path& folder, int64_t number) {
   CachePartRecord record;
-  (void)for_each_entry(folder / (part_name(number) + ".jsonl"), [&](Entry&& entry) {
-    std::ranges::move(entry.record.samples, std::back_inserter(record.samples));
-    std::ranges::move(entry.record.left_out, std::back_inserter(record.left_out));
+  (void)for_each_line(folder / (part_name(number) + ".jsonl"), [&](CachePartLine&& line) {
+    std::ranges::move(line.record.samples, std::back_inserter(record.samples));
+    std::ranges::move(line.record.left_out, std::back_inserter(record.left_out));
     return true;
   });
   return record;

@@ -3,14 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "kinora/data/latent_cache.h"
+#include "kinora/data/row_file.h"
 #include "kinora/io/append_file.h"
-#include "kinora/io/file.h"
 
 /// How a cache of latents grows: in parts, each of them in blocks.
 namespace kinora::data {
@@ -26,6 +26,8 @@ struct CacheBlock {
   int64_t first = 0;
   int64_t end = 0;
   std::vector<std::byte> moments;     ///< [n, P, C, h, w] or [n, P, C, T, h, w]
+  std::vector<std::byte> beside;      ///< [n, Q, C, h, w], where there are pictures beside
+  std::vector<std::byte> masks;       ///< [n, 1, H, W], where there are such
   std::vector<CachedSample> samples;  ///< the n
   std::vector<LeftOut> left_out;
 };
@@ -36,8 +38,17 @@ struct CachePartRecord {
   std::vector<LeftOut> left_out;
 };
 
-/// The latents of the samples [first, end) of a set: one file, and a journal with a line for each
-/// block that is on the disk. Killed at any moment, a part keeps the blocks of its journal.
+/// A line of a part's journal.
+struct CachePartLine {
+  int64_t first = 0;
+  int64_t end = 0;
+  std::map<std::string, std::string> checksums;  ///< of the rows of each file, by a name of it
+  CachePartRecord record;
+};
+
+/// The latents of the samples [first, end) of a set: a file of moments, ones of the pictures beside
+/// and of masks where there are such, and a journal with a line for each block that is on the disk.
+/// Killed at any moment, a part keeps the blocks of its journal.
 class CachePart {
  public:
   /// Goes on with what `folder` holds of part `number`. Every block is read and compared with its
@@ -54,7 +65,7 @@ class CachePart {
   /// of power. kIo, as when the disk is full: then the part stays as it was.
   void add(const CacheBlock& block);
 
-  /// Once next() is end(): makes the file one that anybody can read. Nothing to do if it is.
+  /// Once next() is end(): makes the files ones that anybody can read. Nothing to do if they are.
   void finish();
 
   /// "part-00000.safetensors".
@@ -63,15 +74,20 @@ class CachePart {
   [[nodiscard]] static CachePartRecord read(const std::filesystem::path& folder, int64_t number);
 
  private:
+  struct File {
+    RowFile rows;
+    std::vector<std::byte> CacheBlock::*of_block;
+    std::string checksum;  // its name in the journal
+  };
   void recover();
+  /// Whether the next rows of `file` are those of that line, by its checksum of them.
+  [[nodiscard]] bool is_there(const File& file, const CachePartLine& line) const;
 
-  std::filesystem::path path_;
+  std::vector<File> files_;
   std::filesystem::path journal_path_;
   int64_t end_;
-  LatentLayout layout_;
   int64_t next_;
   int64_t num_samples_ = 0;
-  std::unique_ptr<io::FileWriter> writer_;
   std::unique_ptr<io::AppendFile> journal_;
 };
 

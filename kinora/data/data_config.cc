@@ -245,8 +245,16 @@ const std::string& folder_of(const DataConfig& config) {
   return config.path.front();
 }
 
+// Which pictures beside others are read.
+PicturesBeside files_beside(const DataConfig& config) {
+  return {.control = config.control,
+          .before = config.before,
+          .mask = config.mask == MaskKind::kFile,
+          .references = config.references};
+}
+
 std::unique_ptr<Source> open_cache(const DataConfig& config) {
-  auto cache = std::make_unique<LatentCache>(config.path.front());
+  auto cache = std::make_unique<LatentCache>(config.path.front(), files_beside(config));
   KINORA_CHECK(cache->has_several_sizes() != config.buckets.empty(), kConfig, "[data] ",
                config.path.front(), " holds latents of ",
                cache->has_several_sizes() ? "several sizes, for data.buckets"
@@ -261,6 +269,11 @@ std::unique_ptr<Source> open_cache(const DataConfig& config) {
     return cache;
   }
   const LatentLayout& layout = cache->manifest().layout;
+  KINORA_CHECK(config.mask == MaskKind::kNone ||
+                   (layout.pixel_height == config.height && layout.pixel_width == config.width),
+               kConfig, "[data] ", config.path.front(), " holds masks of ", layout.pixel_height,
+               " x ", layout.pixel_width, " pixels, and data.height and width are ", config.height,
+               " x ", config.width, ". Hint: the recipe that kinora data encode was given");
   const int64_t stored = cache->is_video() ? layout.shape[1] : 1;
   const int64_t span = sample_size(config).choice(0.0F).span(0.0);
   KINORA_CHECK(layout.frame_compression == 1 || (config.frames == stored && span == stored),
@@ -275,14 +288,6 @@ std::unique_ptr<Source> open_cache(const DataConfig& config) {
 
 WantedFiles wanted_files(const DataConfig& config) {
   return {.videos = config.frame_layout == FrameLayout::kVideo, .default_fps = config.fps};
-}
-
-// Which files beside pictures are read.
-PicturesBeside files_beside(const DataConfig& config) {
-  return {.control = config.control,
-          .before = config.before,
-          .mask = config.mask == MaskKind::kFile,
-          .references = config.references};
 }
 
 // Images, clips or latents without texts.
@@ -324,6 +329,9 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
       KINORA_CHECK(config.buckets.empty(), kConfig,
                    "[data] latents in files have one size, and data.buckets wants several. Hint: "
                    "a cache, which kinora data encode makes");
+      KINORA_CHECK(!beside.any_of_its_size() && beside.references == 0, kConfig,
+                   "[data] files of latents hold no pictures beside these (data.before, data.mask, "
+                   "data.references). Hint: a cache, which kinora data encode makes");
       return std::make_unique<LatentFiles>(
           paths_of(config),
           LatentFilesOptions{.min_frames = sample_size(config).choice(0.0F).span(0.0),
@@ -406,29 +414,39 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
           });
   constexpr const char* kOfCaptions =
       "be false but for data.source captions of pictures (data.frame_layout image)";
-  const auto may_lie_beside = [&c] {
-    return !files_beside(c).any_of_its_size() ||
-           (c.source == SourceKind::kCaptions && c.frame_layout == FrameLayout::kImage);
+  constexpr const char* kOfCaptionsOrLatents =
+      "be false but for data.source captions of pictures (data.frame_layout image) and latents of "
+      "such";
+  const auto has_pictures_beside = [&c] {
+    return c.source == SourceKind::kCaptions && c.frame_layout == FrameLayout::kImage;
   };
   fields
       .add(
           "control", c.control,
           "Read what a ControlNet is shown from NAME.control.png beside NAME.jpg, a picture of the "
           "same size.")
-      .check(kOfCaptions, may_lie_beside);
+      .check(kOfCaptions,
+             [&c, has_pictures_beside] { return !c.control || has_pictures_beside(); });
   fields
       .add("before", c.before,
            "Read the picture before it was changed from NAME.before.png beside NAME.jpg, a picture "
-           "of the same size: what a model for editing learns to change.")
-      .check(kOfCaptions, may_lie_beside);
+           "of the same size: what a model for editing learns to change. A cache of latents holds "
+           "these.")
+      .check(kOfCaptionsOrLatents, [&c, has_pictures_beside] {
+        return !c.before || c.source == SourceKind::kLatents || has_pictures_beside();
+      });
   fields
       .add("mask", c.mask,
            {{"false", MaskKind::kNone}, {"true", MaskKind::kFile}, {"drawn", MaskKind::kDrawn}},
            "true = read NAME.mask.png beside NAME.jpg, grey and of the same size; drawn = draw a "
            "mask at random each time. A model for inpainting learns to fill in what is white; of "
            "other models, which take files alone, the loss of a place is multiplied by the mask, "
-           "white = 1.")
-      .check(kOfCaptions, may_lie_beside)
+           "white = 1. A cache of latents holds those of files.")
+      .check(kOfCaptionsOrLatents,
+             [&c, has_pictures_beside] {
+               return c.mask != MaskKind::kFile || c.source == SourceKind::kLatents ||
+                      has_pictures_beside();
+             })
       .check("be drawn for pictures alone, not for clips or latents", [&c] {
         return c.mask != MaskKind::kDrawn ||
                (c.source != SourceKind::kLatents && c.source != SourceKind::kMovingShapes &&
@@ -440,15 +458,15 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
            "with model.references: NAME.reference.png, NAME.reference2.png, ... beside NAME.jpg "
            "or NAME.mp4, the column reference of a manifest (a list, or one a line), or of "
            "data.source moving_shapes the shape, whose captions then say its motion alone. "
-           "Samples may have fewer.",
+           "Samples may have fewer. A cache of latents holds these.",
            between(0, 16))
       .check(
-          "be 0 but for data.source captions, manifest and moving_shapes, and for those with "
-          "data.text",
+          "be 0 but for data.source captions, manifest, moving_shapes and latents, and for those "
+          "with data.text",
           [&c] {
             return c.references == 0 ||
                    ((c.source == SourceKind::kCaptions || c.source == SourceKind::kManifest ||
-                     c.source == SourceKind::kMovingShapes) &&
+                     c.source == SourceKind::kMovingShapes || c.source == SourceKind::kLatents) &&
                     c.text != TextKind::kNone);
           });
   describe_buckets(fields, c);

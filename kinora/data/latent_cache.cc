@@ -6,9 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/data/float_values.h"
 #include "kinora/io/file.h"
+#include "kinora/io/image.h"
 
 namespace kinora::data {
 namespace {
@@ -19,7 +21,9 @@ constexpr const char* kManifestFile = "manifest.json";
 constexpr const char* kFormat = "kinora latents";
 constexpr int64_t kCacheVersion = 1;
 constexpr int64_t kSizedVersion = 2;  // of several sizes
+constexpr const char* kReferencesColumn = "num_references";
 constexpr int64_t kMaxManifestBytes = int64_t{1} << 28;
+constexpr int64_t kMostReferences = 16;  // data.references
 
 std::vector<int64_t> parse_shape(const Json& json) {
   auto shape = json.get<std::vector<int64_t>>();
@@ -51,6 +55,12 @@ CacheManifest parse_manifest(const Json& json) {
   layout.dtype = *dtype;
   layout.parts.std = json.at("std").get<bool>();
   layout.parts.mirrored = json.at("mirrored").get<bool>();
+  layout.beside.before = json.value("before", false);
+  layout.beside.mask = json.value("mask", false);
+  layout.beside.references = json.value("references", int64_t{0});
+  KINORA_CHECK(layout.beside.references >= 0 && layout.beside.references <= kMostReferences, kIo,
+               "references must be from 0 to ", kMostReferences, ", got ",
+               layout.beside.references);
   layout.frame_compression = json.at("frame_compression").get<int64_t>();
   manifest.class_names = json.at("class_names").get<std::vector<std::string>>();
   const auto layout_of = [&layout](const Json& size) {
@@ -91,8 +101,11 @@ Json to_json(const std::vector<CachePartEntry>& parts) {
 
 /// The columns of samples.safetensors that every cache has, and what they point to.
 struct SampleColumns {
-  explicit SampleColumns(const std::vector<CachedSample>& samples) {
+  SampleColumns(const std::vector<CachedSample>& samples, bool with_references) {
     for (const CachedSample& sample : samples) {
+      if (with_references) {
+        num_references.push_back(sample.num_references);
+      }
       labels.push_back(sample.label);
       fps.push_back(sample.fps);
       names += sample.name;
@@ -103,14 +116,21 @@ struct SampleColumns {
   }
   [[nodiscard]] std::vector<io::SafetensorsTensor> tensors() const {
     const std::vector<int64_t> count = {std::ssize(labels)};
-    return {{"labels", DType::kI64, count, std::as_bytes(std::span(labels))},
-            {"name_ends", DType::kI64, count, std::as_bytes(std::span(name_ends))},
-            {"caption_ends", DType::kI64, count, std::as_bytes(std::span(caption_ends))},
-            {"fps", DType::kF32, count, std::as_bytes(std::span(fps))},
-            {"names", DType::kU8, {std::ssize(names)}, std::as_bytes(std::span(names))},
-            {"captions", DType::kU8, {std::ssize(captions)}, std::as_bytes(std::span(captions))}};
+    std::vector<io::SafetensorsTensor> all = {
+        {"labels", DType::kI64, count, std::as_bytes(std::span(labels))},
+        {"name_ends", DType::kI64, count, std::as_bytes(std::span(name_ends))},
+        {"caption_ends", DType::kI64, count, std::as_bytes(std::span(caption_ends))},
+        {"fps", DType::kF32, count, std::as_bytes(std::span(fps))},
+        {"names", DType::kU8, {std::ssize(names)}, std::as_bytes(std::span(names))},
+        {"captions", DType::kU8, {std::ssize(captions)}, std::as_bytes(std::span(captions))}};
+    if (!num_references.empty()) {
+      all.insert(all.begin(),
+                 {kReferencesColumn, DType::kI64, count, std::as_bytes(std::span(num_references))});
+    }
+    return all;
   }
 
+  std::vector<int64_t> num_references;  // empty: not said
   std::vector<int64_t> labels;
   std::vector<int64_t> name_ends;
   std::vector<int64_t> caption_ends;
@@ -118,6 +138,28 @@ struct SampleColumns {
   std::string names;
   std::string captions;
 };
+
+/// A picture whose three channels are `grey`.
+void set_grey(std::span<const std::byte> grey, int64_t height, int64_t width, io::Image& out) {
+  io::set_size(out, height, width);
+  for (size_t i = 0; i < out.pixels.size(); ++i) {
+    out.pixels[i] = std::to_integer<uint8_t>(grey[i / 3]);
+  }
+}
+
+/// The values of the tensor that a file of a cache is for. kIo for other ones than the manifest
+/// says.
+std::span<const std::byte> rows_of(const io::SafetensorsFile& file, const char* name, DType dtype,
+                                   int64_t count, const std::vector<int64_t>& row) {
+  std::vector<int64_t> wanted = {count};
+  wanted.insert(wanted.end(), row.begin(), row.end());
+  const io::SafetensorsTensor* tensor = file.find(name);
+  KINORA_CHECK(tensor != nullptr && tensor->dtype == dtype && tensor->shape == wanted, kIo,
+               "[cache] ", file.path().string(), " must hold ", name, " ", to_string(dtype), " ",
+               shape_text(wanted), " as the manifest says, got ",
+               tensor == nullptr ? "none" : shape_text(tensor->shape));
+  return tensor->data;
+}
 
 }  // namespace
 
@@ -156,10 +198,38 @@ int64_t LatentLayout::array_bytes() const {
                          std::multiplies<>());
 }
 
-std::vector<int64_t> LatentLayout::stored_shape(int64_t count) const {
-  std::vector<int64_t> stored = {count, num_parts()};
+std::vector<int64_t> LatentLayout::moments_shape() const {
+  std::vector<int64_t> stored = {num_parts()};
   stored.insert(stored.end(), shape.begin(), shape.end());
   return stored;
+}
+
+int64_t LatentLayout::picture_bytes() const {
+  return shape.size() == 4 ? array_bytes() / shape[1] : array_bytes();
+}
+
+int64_t LatentLayout::num_beside() const {
+  return ((beside.before ? 1 : 0) + (beside.mask ? 1 : 0) + beside.references) *
+         (parts.mirrored ? 2 : 1);
+}
+
+std::vector<int64_t> LatentLayout::beside_shape() const {
+  return {num_beside(), shape.front(), shape[shape.size() - 2], shape.back()};
+}
+
+std::string LatentLayout::beside_text() const {
+  std::string text;
+  for (const auto& [is_there, name] :
+       {std::pair{beside.before, std::string("before")},
+        {beside.mask, "masked"},
+        {beside.references > 0, counted(beside.references, "reference")}}) {
+    text += !is_there ? "" : text.empty() ? name : ", " + name;
+  }
+  return text;
+}
+
+std::string file_beside(const std::string& part, const std::string& tensor) {
+  return std::filesystem::path(part).replace_extension(tensor + ".safetensors").string();
 }
 
 std::optional<CacheManifest> read_manifest(const std::filesystem::path& cache) {
@@ -199,6 +269,15 @@ void write_manifest(const std::filesystem::path& cache, const CacheManifest& man
                {"width", layout.pixel_width},
                {"frame_compression", layout.frame_compression},
                {"class_names", manifest.class_names}};
+  if (layout.beside.before) {
+    json["before"] = true;
+  }
+  if (layout.beside.mask) {
+    json["mask"] = true;
+  }
+  if (layout.beside.references > 0) {
+    json["references"] = layout.beside.references;
+  }
   if (is_sized) {
     json["is_video"] = manifest.is_video;
     json["sizes"] = Json::array();
@@ -216,8 +295,9 @@ void write_manifest(const std::filesystem::path& cache, const CacheManifest& man
                         json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples) {
-  const SampleColumns columns(samples);
+void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples,
+                   bool with_references) {
+  const SampleColumns columns(samples, with_references);
   std::vector<int64_t> heights;
   std::vector<int64_t> widths;
   for (const CachedSample& sample : samples) {
@@ -233,8 +313,8 @@ void write_samples(const std::filesystem::path& path, const std::vector<CachedSa
 }
 
 void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples,
-                   const std::vector<SizedSample>& sized) {
-  const SampleColumns columns(samples);
+                   const std::vector<SizedSample>& sized, bool with_references) {
+  const SampleColumns columns(samples, with_references);
   std::vector<int64_t> heights;
   std::vector<int64_t> widths;
   std::vector<int64_t> frames;
@@ -266,11 +346,13 @@ void write_samples(const std::filesystem::path& path, const std::vector<CachedSa
   io::write_safetensors(path, tensors);
 }
 
-LatentCache::LatentCache(const std::filesystem::path& path) {
+LatentCache::LatentCache(const std::filesystem::path& path, const PicturesBeside& beside)
+    : beside_(beside) {
   std::optional<CacheManifest> manifest = read_manifest(path);
   KINORA_CHECK(manifest, kIo, "[cache] ", path.string(), " must hold a ", kManifestFile,
                ", got none. Hint: kinora data encode makes it, and goes on where it was stopped");
   manifest_ = std::move(*manifest);
+  check_beside(path);
   const std::filesystem::path folder = path / folder_of(manifest_.key);
   samples_ = io::SafetensorsFile::open(folder / kCachedSamplesFile);
   if (has_several_sizes()) {
@@ -289,6 +371,33 @@ LatentCache::LatentCache(const std::filesystem::path& path) {
   names_ = strings("name");
   captions_ = strings("caption");
   check_labels();
+  if (beside_.references > 0) {
+    read_num_references();
+  }
+}
+
+void LatentCache::check_beside(const std::filesystem::path& path) const {
+  const PicturesBeside& stored = manifest_.layout.beside;
+  KINORA_CHECK(!beside_.before || stored.before, kConfig, "[data] ", path.string(),
+               " holds no latents of pictures before they were changed (data.before). Hint: kinora "
+               "data encode with data.before=true");
+  KINORA_CHECK(!beside_.mask || stored.mask, kConfig, "[data] ", path.string(),
+               " holds no masks (data.mask). Hint: kinora data encode with data.mask=true");
+  KINORA_CHECK(beside_.references == 0 || beside_.references == stored.references, kConfig,
+               "[data] ", path.string(), " holds latents of ",
+               stored.references == 0 ? "no" : "up to " + std::to_string(stored.references),
+               " references a sample, and data.references is ", beside_.references,
+               ". Hint: kinora data encode with data.references=", beside_.references);
+}
+
+void LatentCache::read_num_references() {
+  num_references_ = column(kReferencesColumn, DType::kI64, size_);
+  for (int64_t i = 0; i < size_; ++i) {
+    const auto count = value_at<int64_t>(num_references_.data(), i);
+    KINORA_CHECK(count >= 0 && count <= beside_.references, kIo, "[cache] ",
+                 samples_->path().string(), ": ", kReferencesColumn, " must be from 0 to ",
+                 beside_.references, ", got ", count, " at ", i);
+  }
 }
 
 LatentCache::Rows LatentCache::open_rows(const std::filesystem::path& folder,
@@ -298,14 +407,24 @@ LatentCache::Rows LatentCache::open_rows(const std::filesystem::path& folder,
   for (const CachePartEntry& entry : parts) {
     Part part{.mapped = io::SafetensorsFile::open(folder / entry.file),
               .moments = {},
+              .mapped_beside = {},
+              .beside = {},
+              .mapped_masks = {},
+              .masks = {},
               .first = rows.count};
-    const io::SafetensorsTensor* moments = part.mapped.find("moments");
-    const std::vector<int64_t> wanted = layout.stored_shape(entry.samples);
-    KINORA_CHECK(moments != nullptr && moments->dtype == layout.dtype && moments->shape == wanted,
-                 kIo, "[cache] ", part.mapped.path().string(), " must hold moments ",
-                 to_string(layout.dtype), " ", shape_text(wanted), " as the manifest says, got ",
-                 moments == nullptr ? "none" : shape_text(moments->shape));
-    part.moments = moments->data;
+    part.moments =
+        rows_of(part.mapped, "moments", layout.dtype, entry.samples, layout.moments_shape());
+    if (beside_.before || beside_.mask || beside_.references > 0) {
+      part.mapped_beside =
+          io::SafetensorsFile::open(folder / file_beside(entry.file, kBesideTensor));
+      part.beside = rows_of(*part.mapped_beside, kBesideTensor, layout.dtype, entry.samples,
+                            layout.beside_shape());
+    }
+    if (beside_.mask) {
+      part.mapped_masks = io::SafetensorsFile::open(folder / file_beside(entry.file, kMasksTensor));
+      part.masks =
+          rows_of(*part.mapped_masks, kMasksTensor, DType::kU8, entry.samples, layout.mask_shape());
+    }
     rows.parts.push_back(std::move(part));
     rows.count += entry.samples;
   }
@@ -428,22 +547,38 @@ SampleFacts LatentCache::facts(int64_t index) const {
 }
 
 void LatentCache::read_row(const Rows& rows, const LatentLayout& layout, int64_t row,
-                           Sample& out) const {
+                           int64_t num_references, Sample& out) const {
   const Part& part = *std::prev(std::ranges::upper_bound(rows.parts, row, {}, &Part::first));
-  const auto array_bytes = static_cast<size_t>(layout.array_bytes());
-  const auto sample_bytes = static_cast<size_t>(layout.sample_bytes());
-  std::span<const std::byte> rest =
-      part.moments.subspan(static_cast<size_t>(row - part.first) * sample_bytes, sample_bytes);
-  const auto next = [&] {
-    const StoredValues values{layout.dtype, rest.first(array_bytes)};
-    rest = rest.subspan(array_bytes);
+  const auto row_of = [&](std::span<const std::byte> all, int64_t bytes) {
+    return all.subspan(static_cast<size_t>((row - part.first) * bytes), static_cast<size_t>(bytes));
+  };
+  std::span<const std::byte> moments = row_of(part.moments, layout.sample_bytes());
+  std::span<const std::byte> beside;
+  if (!part.beside.empty()) {
+    beside = row_of(part.beside, layout.beside_bytes());
+  }
+  const auto next = [&layout](std::span<const std::byte>& rest, int64_t bytes) {
+    const StoredValues values{layout.dtype, rest.first(static_cast<size_t>(bytes))};
+    rest = rest.subspan(static_cast<size_t>(bytes));
     return values;
   };
   const auto next_latent = [&] {
     Latent latent;
-    latent.mean = next();
+    latent.mean = next(moments, layout.array_bytes());
     if (layout.parts.std) {
-      latent.std = next();
+      latent.std = next(moments, layout.array_bytes());
+    }
+    if (!beside.empty()) {
+      if (layout.beside.before) {
+        latent.before = next(beside, layout.picture_bytes());
+      }
+      if (layout.beside.mask) {
+        latent.masked = next(beside, layout.picture_bytes());
+      }
+      const int64_t bytes = layout.picture_bytes();
+      latent.references = next(beside, layout.beside.references * bytes);
+      latent.references.bytes =
+          latent.references.bytes.first(static_cast<size_t>(num_references * bytes));
     }
     return latent;
   };
@@ -452,6 +587,10 @@ void LatentCache::read_row(const Rows& rows, const LatentLayout& layout, int64_t
     out.mirrored = next_latent();
   }
   out.num_frames = layout.shape.size() == 4 ? layout.shape[1] : 1;
+  if (!part.masks.empty()) {
+    set_grey(row_of(part.masks, layout.mask_bytes()), layout.pixel_height, layout.pixel_width,
+             out.mask);
+  }
 }
 
 void LatentCache::read(int64_t index, Sample& out) const {
@@ -463,8 +602,10 @@ void LatentCache::read(int64_t index, Sample& out) const {
     out.pictured = {value_at<int64_t>(heights_.data(), index),
                     value_at<int64_t>(widths_.data(), index)};
   }
+  const auto num_references =
+      num_references_.empty() ? int64_t{0} : value_at<int64_t>(num_references_.data(), index);
   if (!has_several_sizes()) {
-    read_row(rows_.front(), manifest_.layout, index, out);
+    read_row(rows_.front(), manifest_.layout, index, num_references, out);
     return;
   }
   out.latent = {};
@@ -476,7 +617,7 @@ void LatentCache::read(int64_t index, Sample& out) const {
                                    .frames = out.choice ? out.choice->count : 1});
   if (latent && latent->row >= 0) {
     const auto size = static_cast<size_t>(latent->size);
-    read_row(rows_[size], manifest_.sizes[size].layout, latent->row, out);
+    read_row(rows_[size], manifest_.sizes[size].layout, latent->row, num_references, out);
   }
 }
 

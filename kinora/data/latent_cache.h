@@ -18,7 +18,10 @@
 ///
 ///     manifest.json              committed last: the key, what a latent is, the parts
 ///     KEY/part-00000.safetensors "moments" [n, P, C, h, w], of clips [n, P, C, T, h, w]
-///     KEY/part-00000.jsonl       a line for each block of it: whose latents they are, a checksum
+///     KEY/part-00000.beside.safetensors  of a set with pictures beside its samples (before,
+///                                masks, references): "beside" [n, Q, C, h, w], the means of these
+///     KEY/part-00000.masks.safetensors   of a set with masks: "masks" U8 [n, 1, H, W]
+///     KEY/part-00000.jsonl       a line for each block of it: whose latents they are, checksums
 ///     KEY/samples.safetensors    of all samples: names, captions, labels, frames a second
 ///     texts.safetensors          of all captions, where a text encoder embedded them
 ///
@@ -28,7 +31,9 @@
 /// one's latents are, and how large the pictures were.
 ///
 /// KEY is a checksum of the key. A cache with another key is made beside the old one, which stays
-/// valid until the new manifest takes its place. Of a sample the P arrays lie side by side.
+/// valid until the new manifest takes its place. Of a sample the P arrays lie side by side, and so
+/// do the Q: the picture before, what the mask leaves of the sample's own, the references with
+/// zeros for those that the sample lacks, and all of these of mirrored pictures.
 namespace kinora::data {
 
 /// What latents were made of and how, in words: caches of equal keys hold equal latents.
@@ -45,6 +50,7 @@ struct LatentLayout {
   DType dtype = DType::kBF16;
   std::vector<int64_t> shape;  ///< [C, h, w], of clips [C, T, h, w]
   LatentParts parts;           ///< P counts the mean, its deviation, and both of mirrored pictures
+  PicturesBeside beside;       ///< Q counts these but `control`, and all of mirrored ones
   int64_t pixel_height = 0;
   int64_t pixel_width = 0;
   /// Frames of a clip that make one of [C, T, h, w]; above 1 the first frame differs from the
@@ -55,8 +61,20 @@ struct LatentLayout {
   /// Of one of the P arrays, and of a sample.
   [[nodiscard]] int64_t array_bytes() const;
   [[nodiscard]] int64_t sample_bytes() const { return num_parts() * array_bytes(); }
-  /// [count, P, C, h, w] or [count, P, C, T, h, w].
-  [[nodiscard]] std::vector<int64_t> stored_shape(int64_t count) const;
+  /// Of a sample: [P, C, h, w] or [P, C, T, h, w].
+  [[nodiscard]] std::vector<int64_t> moments_shape() const;
+
+  [[nodiscard]] bool has_beside() const { return num_beside() > 0; }
+  /// Of one of the Q arrays, and of those of a sample.
+  [[nodiscard]] int64_t picture_bytes() const;
+  [[nodiscard]] int64_t beside_bytes() const { return num_beside() * picture_bytes(); }
+  /// Of a sample: [Q, C, h, w].
+  [[nodiscard]] std::vector<int64_t> beside_shape() const;
+  [[nodiscard]] int64_t num_beside() const;
+  [[nodiscard]] std::string beside_text() const;  ///< "before, masked, 2 references"
+  /// Of a sample's mask: [1, H, W].
+  [[nodiscard]] std::vector<int64_t> mask_shape() const { return {1, pixel_height, pixel_width}; }
+  [[nodiscard]] int64_t mask_bytes() const { return beside.mask ? pixel_height * pixel_width : 0; }
 };
 
 /// A file of latents.
@@ -98,6 +116,7 @@ struct CachedSample {
   float fps = 0.0F;
   int64_t number = -1;       ///< in the set; -1: not known
   io::ImageSize pictured{};  ///< Sample::pictured
+  int64_t num_references = 0;
 };
 
 /// Where a latent of a sample is, in a cache of several sizes.
@@ -115,20 +134,28 @@ struct SizedSample {
 /// In a cache's folder: the embeddings of the samples' captions (data/text_file.h), keyed by them.
 inline constexpr const char* kCachedTextsFile = "texts.safetensors";
 
+/// The files beside "part-00000.safetensors", "part-00000.beside.safetensors" and so on, and the
+/// names of their tensors.
+inline constexpr const char* kBesideTensor = "beside";
+inline constexpr const char* kMasksTensor = "masks";
+[[nodiscard]] std::string file_beside(const std::string& part, const std::string& tensor);
+
 /// The file of them.
 inline constexpr const char* kCachedSamplesFile = "samples.safetensors";
-/// kIo.
-void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples);
+/// with_references: says how many references each has. kIo.
+void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples,
+                   bool with_references = false);
 /// Of a cache of several sizes. kIo.
 void write_samples(const std::filesystem::path& path, const std::vector<CachedSample>& samples,
-                   const std::vector<SizedSample>& sized);
+                   const std::vector<SizedSample>& sized, bool with_references = false);
 
 /// A cache as samples to train on. Its files stay mapped.
 class LatentCache : public Source {
  public:
-  /// kIo for what is missing or damaged in its form; the blocks' checksums are compared by `kinora
-  /// data encode`.
-  explicit LatentCache(const std::filesystem::path& path);
+  /// beside: which pictures beside its samples it gives; what else it has of them is not read. kIo
+  /// for what is missing or damaged in its form; the blocks' checksums are compared by `kinora data
+  /// encode`. kConfig where it has no such pictures, or of other numbers.
+  explicit LatentCache(const std::filesystem::path& path, const PicturesBeside& beside = {});
 
   [[nodiscard]] const CacheManifest& manifest() const { return manifest_; }
 
@@ -139,6 +166,7 @@ class LatentCache : public Source {
   [[nodiscard]] std::optional<SampleShape> latent_shape() const override;
   [[nodiscard]] LatentParts latent_parts() const override { return manifest_.layout.parts; }
   [[nodiscard]] bool is_video() const override { return manifest_.is_video; }
+  [[nodiscard]] PicturesBeside beside() const override { return beside_; }
   [[nodiscard]] bool has_several_sizes() const { return !manifest_.sizes.empty(); }
   [[nodiscard]] std::optional<LatentShape> latent_shape_at(const PixelSize& size) const override;
   [[nodiscard]] bool has_latent_at(int64_t index, const PixelSize& size) const override;
@@ -151,6 +179,10 @@ class LatentCache : public Source {
   struct Part {
     io::SafetensorsFile mapped;
     std::span<const std::byte> moments;
+    std::optional<io::SafetensorsFile> mapped_beside;  // where they are given
+    std::span<const std::byte> beside;
+    std::optional<io::SafetensorsFile> mapped_masks;  // likewise
+    std::span<const std::byte> masks;
     int64_t first;  // row of its first latent
   };
   /// The latents of a size, or of all samples.
@@ -164,12 +196,17 @@ class LatentCache : public Source {
   [[nodiscard]] std::span<const std::byte> column(const char* name, DType dtype,
                                                   int64_t count) const;
   [[nodiscard]] MappedStrings strings(const char* name) const;
+  void check_beside(const std::filesystem::path& path) const;
   void check_labels() const;
+  void read_num_references();
   /// Where the sample's latents of that size are; nothing if it was not encoded so.
   [[nodiscard]] std::optional<CachedLatent> find(int64_t index, const PixelSize& size) const;
-  void read_row(const Rows& rows, const LatentLayout& layout, int64_t row, Sample& out) const;
+  /// What lies in that row, of a sample with so many references.
+  void read_row(const Rows& rows, const LatentLayout& layout, int64_t row, int64_t num_references,
+                Sample& out) const;
 
   CacheManifest manifest_;
+  PicturesBeside beside_;
   std::vector<Rows> rows_;  // of each size
   int64_t size_ = 0;
   // Of several sizes: of each sample where its latents end in the list of them, and how large it
@@ -184,6 +221,7 @@ class LatentCache : public Source {
   std::optional<io::SafetensorsFile> samples_;
   std::span<const std::byte> labels_;
   std::span<const std::byte> fps_;
+  std::span<const std::byte> num_references_;  // empty: none are given
   MappedStrings names_;
   MappedStrings captions_;
 };

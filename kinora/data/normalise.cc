@@ -1,5 +1,7 @@
 #include "kinora/data/normalise.h"
 
+#include <ATen/TensorOperators.h>
+
 #include "kinora/core/error.h"
 
 namespace kinora::data {
@@ -12,6 +14,11 @@ at::Tensor to_float(const at::Tensor& images, const at::Device& device) {
                "[to_float] images must be of type uint8, and latents float32, got ",
                images.scalar_type());
   return images.to(device, /*non_blocking=*/true).to(at::kFloat).div_(127.5F).sub_(1.0F);
+}
+
+at::Tensor to_mask(const at::Tensor& masks, const at::Device& device) {
+  constexpr int kLeastWhite = 128;
+  return (masks.to(device, /*non_blocking=*/true) >= kLeastWhite).to(at::kFloat);
 }
 
 }  // namespace kinora::data

@@ -10,4 +10,8 @@ namespace kinora::data {
 /// host. Throws Error (kShape) for other types.
 [[nodiscard]] at::Tensor to_float(const at::Tensor& images, const at::Device& device);
 
+/// A batch's masks of what is filled in as models take them: float32 on `device`, 1 where they are
+/// white, from half of it on, and 0 elsewhere. masks: uint8.
+[[nodiscard]] at::Tensor to_mask(const at::Tensor& masks, const at::Device& device);
+
 }  // namespace kinora::data

@@ -43,6 +43,7 @@ OrderedSamples OrderedReader::read(int64_t first, int64_t end) {
         reader.read(index, {}, batch, i);
         sample.caption = reader.last().caption;
         sample.label = reader.last().label;
+        sample.num_references = std::ssize(reader.last().references);
         if (batch.original_size.defined()) {
           const auto* const size = batch.original_size.const_data_ptr<float>() + i * 2;
           sample.pictured = {static_cast<int64_t>(size[0]), static_cast<int64_t>(size[1])};

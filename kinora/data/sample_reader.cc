@@ -21,6 +21,11 @@ void copy_values(const std::vector<Value>& values, const at::Tensor& out, int64_
             out.mutable_data_ptr<Value>() + i * static_cast<int64_t>(values.size()));
 }
 
+template <typename Value>
+Value* row_of(const at::Tensor& out, int64_t i) {
+  return out.mutable_data_ptr<Value>() + i * (out.numel() / out.size(0));
+}
+
 // The columns [left, left + width) of `strip`.
 void cut(const io::Image& strip, int64_t left, int64_t width, io::Image& out) {
   io::set_size(out, strip.height, width);
@@ -88,24 +93,19 @@ void SampleReader::read(int64_t index, const Augmentation& augmentation, const B
   sample_.crop = {size_.height, size_.width, size_.scaled_decode};
   source_.read(index, sample_);
   choose_frames(index);
-  const int64_t num_values = batch.images.numel() / batch.images.size(0);
   if (latent_) {
-    const Latent& latent = augmentation.flip ? sample_.mirrored : sample_.latent;
-    write_latent(index, latent.mean, batch.images.mutable_data_ptr<float>() + i * num_values);
-    if (batch.latent_std.defined()) {
-      write_latent(index, latent.std, batch.latent_std.mutable_data_ptr<float>() + i * num_values);
-    }
+    write_latents(index, augmentation.flip ? sample_.mirrored : sample_.latent, batch, i);
   } else {
-    write_frames(index, augmentation, batch.images.mutable_data_ptr<uint8_t>() + i * num_values);
+    write_frames(index, augmentation, row_of<uint8_t>(batch.images, i));
+    if (batch.before.defined()) {
+      write_beside(sample_.before, augmentation.flip, batch.before, i);
+    }
+    if (batch.references.defined()) {
+      write_references(augmentation.flip, batch, i);
+    }
   }
   if (batch.control.defined()) {
     write_beside(sample_.control, augmentation.flip, batch.control, i);
-  }
-  if (batch.before.defined()) {
-    write_beside(sample_.before, augmentation.flip, batch.before, i);
-  }
-  if (batch.references.defined()) {
-    write_references(augmentation.flip, batch, i);
   }
   if (batch.mask.defined()) {
     write_beside(sample_.mask, augmentation.flip, batch.mask, i);
@@ -149,6 +149,51 @@ void SampleReader::choose_frames(int64_t index) {
   stride_ = choice.stride(sample_.fps);
 }
 
+void SampleReader::write_latents(int64_t index, const Latent& latent, const Batch& batch,
+                                 int64_t i) const {
+  write_latent(index, latent.mean, row_of<float>(batch.images, i));
+  if (batch.latent_std.defined()) {
+    write_latent(index, latent.std, row_of<float>(batch.latent_std, i));
+  }
+  if (batch.before.defined()) {
+    (void)write_pictures(index, latent.before, 1, row_of<float>(batch.before, i));
+  }
+  if (batch.masked.defined()) {
+    (void)write_pictures(index, latent.masked, 1, row_of<float>(batch.masked, i));
+  }
+  if (batch.references.defined()) {
+    batch.num_references.mutable_data_ptr<int64_t>()[i] = write_pictures(
+        index, latent.references, batch.references.size(2), row_of<float>(batch.references, i));
+  }
+}
+
+void SampleReader::write_plane(int64_t index, const StoredValues& values, int64_t number,
+                               float* out) const {
+  const int64_t plane = latent_->frame.height * latent_->frame.width;
+  const std::span<float> to(out, static_cast<size_t>(plane));
+  read_floats(values.bytes.data(), values.dtype, number * plane, to);
+  for (const float value : to) {
+    KINORA_CHECK(std::isfinite(value), kIo, "[latents] ", source_.sample_name(index),
+                 " must be finite, got ", value);
+  }
+}
+
+// `values` are [n, C, h, w], `out` is [C, places, h, w].
+int64_t SampleReader::write_pictures(int64_t index, const StoredValues& values, int64_t places,
+                                     float* out) const {
+  const SampleShape& frame = latent_->frame;
+  const auto num_values = static_cast<int64_t>(values.bytes.size() / size_of(values.dtype));
+  const int64_t count = num_values / frame.num_values();
+  assert(count <= places);
+  for (int64_t number = 0; number < count; ++number) {
+    for (int64_t channel = 0; channel < frame.channels; ++channel) {
+      write_plane(index, values, number * frame.channels + channel,
+                  out + (channel * places + number) * frame.height * frame.width);
+    }
+  }
+  return count;
+}
+
 // `out` is [C, frames, h, w].
 void SampleReader::write_latent(int64_t index, const StoredValues& values, float* out) const {
   KINORA_CHECK(!values.bytes.empty(), kIo, "[data] ", source_.sample_name(index),
@@ -161,13 +206,7 @@ void SampleReader::write_latent(int64_t index, const StoredValues& values, float
   const int64_t plane = latent_->frame.height * latent_->frame.width;
   for (int64_t channel = 0; channel < latent_->frame.channels; ++channel) {
     for (int64_t t = 0; t < latent_->frames; ++t) {
-      const int64_t frame = channel * sample_.num_frames + first_frame_ + t * stride_;
-      const std::span<float> to(out, static_cast<size_t>(plane));
-      read_floats(values.bytes.data(), values.dtype, frame * plane, to);
-      for (const float value : to) {
-        KINORA_CHECK(std::isfinite(value), kIo, "[latents] ", source_.sample_name(index),
-                     " must be finite, got ", value);
-      }
+      write_plane(index, values, channel * sample_.num_frames + first_frame_ + t * stride_, out);
       out += plane;
     }
   }

@@ -89,7 +89,14 @@ class SampleReader {
   void write_beside(const io::Image& picture, bool flip, const at::Tensor& out, int64_t i);
   /// To row i: the sample's pictures of what is to be seen, cropped likewise, and their number.
   void write_references(bool flip, const Batch& batch, int64_t i);
+  /// To row i, with latents of what lies beside it.
+  void write_latents(int64_t index, const Latent& latent, const Batch& batch, int64_t i) const;
   void write_latent(int64_t index, const StoredValues& values, float* out) const;
+  /// Latents of pictures, side by side in `places`; returns how many there are.
+  [[nodiscard]] int64_t write_pictures(int64_t index, const StoredValues& values, int64_t places,
+                                       float* out) const;
+  /// Plane `number` of `values`.
+  void write_plane(int64_t index, const StoredValues& values, int64_t number, float* out) const;
 
   const Source& source_;
   std::optional<LatentShape> latent_;

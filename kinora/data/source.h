@@ -75,6 +75,11 @@ struct StoredValues {
 struct Latent {
   StoredValues mean;
   StoredValues std;  ///< empty: there is none
+  /// Of sources whose beside() has such pictures, the means of the one before, [C, h, w], of what
+  /// the mask leaves of the sample's own, and of the sample's own references, [n, C, h, w].
+  StoredValues before = {};
+  StoredValues masked = {};
+  StoredValues references = {};
 };
 
 /// What a source of latents has besides one value of each.
@@ -123,10 +128,10 @@ struct Sample {
   Latent mirrored;         ///< of the mirrored picture, where latent_parts() has it
   io::ImageSize pictured;  ///< of a latent: the picture before all was made of it; 0: not known
   int64_t label = 0;       ///< in [0, num_classes)
-  io::Image control;       ///< of sources whose beside() has it, of the size of `image`
+  io::Image control;       ///< of pixels whose beside() has it, of the size of `image`
   io::Image before;        ///< likewise
-  io::Image mask;          ///< likewise, or as large as what is made of `image`
-  std::vector<io::Image> references;  ///< of sources whose beside() has them
+  io::Image mask;          ///< likewise, or as large as what is made of `image`; of latents, too
+  std::vector<io::Image> references;  ///< of pixels whose beside() has them
 };
 
 /// What is known of a sample beside its pixels.
@@ -192,7 +197,8 @@ class Source {
   /// The size of the texts that read() gives; nothing if it gives none.
   [[nodiscard]] virtual std::optional<TextShape> text_shape() const { return std::nullopt; }
 
-  /// What read() gives of pictures beside each; but for references only sources of pictures do.
+  /// What read() gives of pictures beside each; but for references only sources of pictures do. Of
+  /// latents they are latents, and masks both pixels and what these leave.
   [[nodiscard]] virtual PicturesBeside beside() const { return {}; }
 
   /// What messages call the sample: a path, or the position in a generated set.

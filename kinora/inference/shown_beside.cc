@@ -13,12 +13,38 @@
 namespace kinora::inference {
 namespace {
 
-constexpr int kLeastWhite = 128;
-
 /// Masks [B, 1, H, W] with the pixels of each latent as its channels, row by row: [B, side side, h,
 /// w].
 at::Tensor pixels_of_latents(const at::Tensor& masks, const at::Tensor& latents) {
   return at::pixel_unshuffle(masks, masks.size(2) / latents.size(2)).to(latents.device());
+}
+
+/// A mask and what it leaves of the pictures, in pixels or latents.
+at::Tensor with_mask(const at::Tensor& masked, const at::Tensor& masks, models::ShownInput input) {
+  if (input == models::ShownInput::kFill) {
+    return at::cat({masked, pixels_of_latents(masks, masked)}, 1);
+  }
+  const at::Tensor places = at::upsample_nearest2d(masks, masked.sizes().slice(2));
+  return at::cat({places.to(masked.device()), masked}, 1);
+}
+
+/// A picture that is changed, of which `latents` were made: of kEdit not scaled.
+at::Tensor as_given(const at::Tensor& latents, models::ShownInput input,
+                    const pipelines::LatentEncoder* encoder) {
+  const bool is_scaled = encoder != nullptr && input == models::ShownInput::kEdit;
+  return is_scaled ? models::from_model_space(encoder->space(), latents) : latents;
+}
+
+/// The first counts[b] of `shown` [B, C, N, h, w], and zeros behind them.
+at::Tensor first_references(const at::Tensor& shown, const at::Tensor& counts) {
+  const int64_t most = shown.size(2);
+  const at::Tensor is_there = at::arange(most, shown.device()) <
+                              counts.to(shown.device(), /*non_blocking=*/true).unsqueeze(1);
+  return at::where(is_there.view({-1, 1, most, 1, 1}), shown, 0.0);
+}
+
+bool is_latent(const at::Tensor& pictures) {
+  return pictures.scalar_type() == at::kFloat;
 }
 
 }  // namespace
@@ -31,21 +57,12 @@ at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, model
   switch (input) {
     case models::ShownInput::kPlain:
       return {};
-    case models::ShownInput::kInpaint: {
-      const at::Tensor masked = drawn(pixels * (1.0 - masks));
-      const at::Tensor places = at::upsample_nearest2d(masks, masked.sizes().slice(2));
-      return at::cat({places.to(masked.device()), masked}, 1);
-    }
-    case models::ShownInput::kFill: {
-      const at::Tensor masked = drawn(pixels * (1.0 - masks));
-      return at::cat({masked, pixels_of_latents(masks, masked)}, 1);
-    }
+    case models::ShownInput::kInpaint:
+    case models::ShownInput::kFill:
+      return with_mask(drawn(pixels * (1.0 - masks)), masks, input);
     case models::ShownInput::kReference:
-      return drawn(pixels);
-    case models::ShownInput::kEdit: {
-      const at::Tensor given = drawn(pixels);
-      return encoder == nullptr ? given : models::from_model_space(encoder->space(), given);
-    }
+    case models::ShownInput::kEdit:
+      return as_given(drawn(pixels), input, encoder);
     case models::ShownInput::kSubjects:  // shown_references()
     case models::ShownInput::kFrames:    // shown_frames.h
     case models::ShownInput::kFirstFrame:
@@ -56,17 +73,13 @@ at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, model
 
 at::Tensor shown_references(const at::Tensor& pixels, const at::Tensor& counts,
                             const pipelines::LatentEncoder* encoder) {
-  const int64_t most = pixels.size(2);
-  at::Tensor shown = pixels;
-  if (encoder != nullptr) {
-    const at::Tensor latents = encoder->encode(pixels.transpose(1, 2).flatten(0, 1)).mean;
-    shown = latents.unflatten(0, {pixels.size(0), most}).transpose(1, 2);
+  if (encoder == nullptr) {
+    return first_references(pixels, counts);
   }
-  const at::Tensor is_there = at::arange(most, shown.device()) <
-                              counts.to(shown.device(), /*non_blocking=*/true).unsqueeze(1);
-  return at::where(is_there.view({-1, 1, most, 1, 1}), shown, 0.0);
+  const at::Tensor latents = encoder->encode(pixels.transpose(1, 2).flatten(0, 1)).mean;
+  return first_references(latents.unflatten(0, {pixels.size(0), pixels.size(2)}).transpose(1, 2),
+                          counts);
 }
-
 at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
                         const pipelines::LatentEncoder* encoder, at::Device device) {
   switch (input) {
@@ -74,16 +87,20 @@ at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
       return {};
     case models::ShownInput::kInpaint:
     case models::ShownInput::kFill: {
-      const at::Tensor masks =
-          (batch.mask.to(device, /*non_blocking=*/true) >= kLeastWhite).to(at::kFloat);
-      return shown_beside(data::to_float(batch.images, device), masks, input, encoder);
+      const at::Tensor masks = data::to_mask(batch.mask, device);
+      return batch.masked.defined()
+                 ? with_mask(data::to_float(batch.masked, device), masks, input)
+                 : shown_beside(data::to_float(batch.images, device), masks, input, encoder);
     }
     case models::ShownInput::kEdit:
-    case models::ShownInput::kReference:
-      return shown_beside(data::to_float(batch.before, device), {}, input, encoder);
+    case models::ShownInput::kReference: {
+      const at::Tensor before = data::to_float(batch.before, device);
+      return is_latent(batch.before) ? as_given(before, input, encoder)
+                                     : shown_beside(before, {}, input, encoder);
+    }
     case models::ShownInput::kSubjects:
       return shown_references(data::to_float(batch.references, device), batch.num_references,
-                              encoder);
+                              is_latent(batch.references) ? nullptr : encoder);
     case models::ShownInput::kFrames:
     case models::ShownInput::kFirstFrame:
       break;  // shown_frames.h

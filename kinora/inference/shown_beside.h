@@ -25,7 +25,9 @@ namespace kinora::inference {
 [[nodiscard]] at::Tensor shown_references(const at::Tensor& pixels, const at::Tensor& counts,
                                           const pipelines::LatentEncoder* encoder);
 
-/// The same of a batch of pictures, on `device`: its mask counts from half of white on.
+/// The same of a batch of pictures, on `device`: its mask counts from half of white on. Of latents
+/// its `before`, `masked` and `references` are latents, too, and are shown as the pictures would
+/// be.
 [[nodiscard]] at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
                                       const pipelines::LatentEncoder* encoder, at::Device device);
 

@@ -1,8 +1,13 @@
 #include "kinora/pipelines/encode.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/nonzero.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +29,7 @@
 #include "kinora/data/epoch_order.h"
 #include "kinora/data/header_scan.h"
 #include "kinora/data/loader.h"
+#include "kinora/data/normalise.h"
 #include "kinora/data/ordered_reader.h"
 #include "kinora/io/file.h"
 #include "kinora/io/file_lock.h"
@@ -122,6 +128,9 @@ data::CacheKey key_of(const data::Source& source, const LatentEncoder& encoder,
   }
   key["parts"] = std::string(layout.parts.std ? "mean and deviation" : "mean") +
                  (layout.parts.mirrored ? ", also of mirrored pictures" : "");
+  if (layout.has_beside()) {
+    key["beside"] = "means of " + layout.beside_text();
+  }
   return key;
 }
 
@@ -139,28 +148,23 @@ class Encoding {
     if (samples.samples.empty()) {
       return;
     }
-    std::vector<at::Tensor> arrays;
-    for (const bool mirrored : {false, true}) {
-      if (mirrored && !layout.parts.mirrored) {
-        break;
-      }
-      const models::LatentMoments moments = encoder_.encode(samples.batch.images, mirrored);
-      arrays.push_back(moments.mean);
-      if (layout.parts.std) {
-        arrays.push_back(moments.std);
-      }
+    const at::Tensor moments = as_stored(moments_of(samples.batch, layout), layout.moments_shape());
+    at::Tensor finite = at::isfinite(moments).flatten(1).all(1);
+    at::Tensor beside;
+    if (layout.has_beside()) {
+      beside = as_stored(pictures_beside(samples.batch, layout), layout.beside_shape());
+      finite = finite.logical_and(at::isfinite(beside).flatten(1).all(1));
     }
-    // [n, P, C, h, w] or [n, P, C, T, h, w]
-    const at::Tensor stored = at::stack(arrays, 1).to(type_).to(at::kCPU).contiguous();
-    const at::Tensor finite = at::isfinite(stored).flatten(1).all(1);
-    const auto* bytes = static_cast<const std::byte*>(stored.const_data_ptr());
-    const int64_t size = layout.sample_bytes();
-    KINORA_CHECK(static_cast<int64_t>(stored.nbytes()) == size * std::ssize(samples.samples),
-                 kInternal, "[encode] latents of ", stored.sizes(), " do not fit the cache's");
     for (int64_t i = 0; i < std::ssize(samples.samples); ++i) {
       data::CachedSample& sample = samples.samples[static_cast<size_t>(i)];
       if (finite.const_data_ptr<bool>()[i]) {
-        block.moments.insert(block.moments.end(), bytes + i * size, bytes + (i + 1) * size);
+        append_row(moments, i, block.moments);
+        if (beside.defined()) {
+          append_row(beside, i, block.beside);
+        }
+        if (layout.beside.mask) {
+          append_row(samples.batch.mask, i, block.masks);
+        }
         block.samples.push_back(std::move(sample));
       } else {
         log_warn("[encode] left out ", sample.name, ": its latent is not finite as ",
@@ -171,9 +175,86 @@ class Encoding {
   }
 
  private:
+  /// [n, P, C, h, w] or [n, P, C, T, h, w].
+  [[nodiscard]] at::Tensor moments_of(const data::Batch& batch,
+                                      const data::LatentLayout& layout) const {
+    std::vector<at::Tensor> arrays;
+    for (const bool mirrored : both_ways(layout)) {
+      const models::LatentMoments moments = encoder_.encode(batch.images, mirrored);
+      arrays.push_back(moments.mean);
+      if (layout.parts.std) {
+        arrays.push_back(moments.std);
+      }
+    }
+    return at::stack(arrays, 1);
+  }
+
+  /// [n, Q, C, h, w].
+  [[nodiscard]] at::Tensor pictures_beside(const data::Batch& batch,
+                                           const data::LatentLayout& layout) const {
+    std::vector<at::Tensor> arrays;
+    for (const bool mirrored : both_ways(layout)) {
+      if (layout.beside.before) {
+        arrays.push_back(encoder_.encode(batch.before, mirrored).mean.unsqueeze(1));
+      }
+      if (layout.beside.mask) {
+        const at::Tensor masks = data::to_mask(batch.mask, encoder_.device());
+        const at::Tensor left = data::to_float(batch.images, encoder_.device()) * (1.0 - masks);
+        arrays.push_back(encoder_.encode(left, mirrored).mean.unsqueeze(1));
+      }
+      if (layout.beside.references > 0) {
+        arrays.push_back(references_of(batch, mirrored, layout.beside_shape()));
+      }
+    }
+    return at::cat(arrays, 1);
+  }
+
+  /// [n, N, C, h, w], zeros behind those that a sample has. picture: [..., C, h, w].
+  [[nodiscard]] at::Tensor references_of(const data::Batch& batch, bool mirrored,
+                                         std::vector<int64_t> picture) const {
+    const at::Tensor pictures = batch.references.transpose(1, 2).flatten(0, 1);  // [n N, 3, H, W]
+    const int64_t most = batch.references.size(2);
+    const at::Tensor places =
+        at::nonzero((at::arange(most) < batch.num_references.unsqueeze(1)).flatten()).squeeze(1);
+    picture.front() = pictures.size(0);
+    const at::Tensor latents = at::zeros(picture, at::device(encoder_.device()).dtype(at::kFloat));
+    if (places.numel() > 0) {
+      latents.index_copy_(0, places.to(encoder_.device()),
+                          encoder_.encode(pictures.index_select(0, places), mirrored).mean);
+    }
+    return latents.unflatten(0, {-1, most});
+  }
+
+  /// Whether pictures are mirrored, for each way in which they are encoded.
+  static std::vector<bool> both_ways(const data::LatentLayout& layout) {
+    return layout.parts.mirrored ? std::vector<bool>{false, true} : std::vector<bool>{false};
+  }
+
+  [[nodiscard]] at::Tensor as_stored(const at::Tensor& latents,
+                                     const std::vector<int64_t>& row) const {
+    KINORA_CHECK(latents.sizes().slice(1) == row, kInternal, "[encode] latents of ",
+                 latents.sizes(), " do not fit the cache's rows of ", at::IntArrayRef(row));
+    return latents.to(type_).to(at::kCPU).contiguous();
+  }
+
+  static void append_row(const at::Tensor& rows, int64_t i, std::vector<std::byte>& to) {
+    const auto size = static_cast<int64_t>(rows.nbytes()) / rows.size(0);
+    const auto* const row = static_cast<const std::byte*>(rows.const_data_ptr()) + i * size;
+    to.insert(to.end(), row, row + size);
+  }
+
   const LatentEncoder& encoder_;
   at::ScalarType type_;
 };
+
+/// Bytes of a sample in the cache.
+int64_t bytes_of_sample(const data::LatentLayout& layout) {
+  return layout.sample_bytes() + layout.beside_bytes() + layout.mask_bytes();
+}
+
+int64_t bytes_of(const data::CacheBlock& block) {
+  return std::ssize(block.moments) + std::ssize(block.beside) + std::ssize(block.masks);
+}
 
 /// A part of this rank.
 struct OwnPart {
@@ -277,6 +358,9 @@ class Encoder {
                              .shape = shape.latent,
                              .parts = {.std = shape.std && options_.std,
                                        .mirrored = options_.mirrored},
+                             .beside = {.before = source_.beside().before,
+                                        .mask = options_.data.mask == data::MaskKind::kFile,
+                                        .references = source_.beside().references},
                              .pixel_height = pixels.height,
                              .pixel_width = pixels.width,
                              .frame_compression = encoder_.space().frame_compression},
@@ -329,7 +413,7 @@ class Encoder {
   }
 
   [[nodiscard]] int64_t part_samples(const Section& section) const {
-    const int64_t fitting = std::max<int64_t>(kPartBytes / section.size.layout.sample_bytes(), 1);
+    const int64_t fitting = std::max<int64_t>(kPartBytes / bytes_of_sample(section.size.layout), 1);
     return std::min(fitting, (num_samples_ + kMinParts - 1) / kMinParts);
   }
 
@@ -374,7 +458,7 @@ class Encoder {
     for (const OwnPart& own : parts_) {
       const int64_t samples = own.part.end() - own.part.next();
       left += samples;
-      bytes += samples * layout_of(own).sample_bytes();
+      bytes += samples * bytes_of_sample(layout_of(own));
     }
     check_room(bytes);
     const Encoding encoding(encoder_, options_.dtype);
@@ -416,8 +500,8 @@ class Encoder {
       encoding.append(std::move(samples), layout_of(*pieces[i].own), block);
       const bool stopped = stop != nullptr && stop->requested();
       const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
-      if (stopped || block.end == pieces[i].own->part.end() ||
-          std::ssize(block.moments) >= kBlockBytes || seconds >= options_.block_seconds) {
+      if (stopped || block.end == pieces[i].own->part.end() || bytes_of(block) >= kBlockBytes ||
+          seconds >= options_.block_seconds) {
         flush(pieces[i].own->part);
       }
       report(result.computed, left);
@@ -485,9 +569,10 @@ class Encoder {
         place(static_cast<int64_t>(at), samples, all, sized);
       }
     }
+    const bool with_references = layout_.beside.references > 0;
     if (facts_.empty()) {
       manifest.parts = sections_.front().size.parts;
-      data::write_samples(folder_ / data::kCachedSamplesFile, samples);
+      data::write_samples(folder_ / data::kCachedSamplesFile, samples, with_references);
     } else {
       for (const Section& section : sections_) {
         manifest.sizes.push_back(section.size);
@@ -497,7 +582,7 @@ class Encoder {
         all[i].fps = facts_[i].fps;
         sized[i].facts = facts_[i];
       }
-      data::write_samples(folder_ / data::kCachedSamplesFile, all, sized);
+      data::write_samples(folder_ / data::kCachedSamplesFile, all, sized, with_references);
     }
     data::write_manifest(options_.out, manifest);
     for (const fs::directory_entry& entry : fs::directory_iterator(options_.out)) {

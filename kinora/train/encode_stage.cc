@@ -66,6 +66,7 @@ void EncodeStage::encode_shown(data::Batch& batch, int64_t step) const {
   if (models::fills_in(input_)) {
     batch.mask.reset();  // which weighs no loss
   }
+  batch.masked.reset();
   batch.before.reset();
   batch.references.reset();
   batch.num_references.reset();

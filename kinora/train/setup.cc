@@ -157,6 +157,11 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                "or is shown references, which are dropped at as many samples, half of them others, "
                "got ",
                config.train.label_dropout);
+  KINORA_CHECK(input != models::ShownInput::kEdit || !source.latent_shape() ||
+                   !config.autoencoder.path.empty(),
+               kConfig, "[train] ", section,
+               ".source is latents, and a U-Net with input edit is shown a picture's without their "
+               "scale. Hint: autoencoder.path, that of the cache, which knows the scale");
   if (models::shows_frames(models::shape_of(model).input)) {
     check_frames(config, source, frames, section);
   }

@@ -311,14 +311,9 @@ TEST_F(ReferredFluxTest, WhatDoesNotFitIsNamed) {
               HasSubstr("data.references is 1, but model.references is 2"));
   EXPECT_THAT(training(referring({"model.input=reference"})),
               HasSubstr("model.references are shown where nothing else is"));
-  EXPECT_THAT(training(referring({"data.source=latents"})),
-              HasSubstr("data.references must be 0 but for data.source captions, manifest and"));
-  EXPECT_THAT(run_kinora(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out",
-                                 path("cache")},
-                                referring()),
-                         folder())
-                  .err,
-              HasSubstr("a cache of latents holds no references"));
+  EXPECT_THAT(training(referring({"data.source=folder"})),
+              HasSubstr("data.references must be 0 but for data.source captions, manifest, "
+                        "moving_shapes and latents"));
   write_text(folder() / "photos/3.reference.png", "no picture");
   EXPECT_THAT(training(referring({"data.max_bad=0"})), HasSubstr("3.reference.png"));
 

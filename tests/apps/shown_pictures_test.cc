@@ -230,6 +230,24 @@ TEST_F(ShownUnetTest, MasksOfFilesSayWhatIsFilledIn) {
   EXPECT_GT(std::abs(black[5].at("loss").get<double>() - white[5].at("loss").get<double>()), 1e-5);
 }
 
+// The pictures before lie in the cache as the model's latents; the U-Net is shown them not scaled.
+TEST_F(ShownUnetTest, EditsFromACacheAsOnLine) {
+  const Arguments own = editing({"data.validation=4", "validation.every=3", "validation.bands=2",
+                                 "lr.value=1.0e-2", "sample.every=6", "sample.count=2"});
+  run_well(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out", path("cache"),
+                   "--dtype", "fp32"},
+                  own));
+  const Arguments cached =
+      joined(own, {"data.source=latents", "data.path=[" + path("cache") + "]"});
+  train_well(run_dir("online"), own);
+  train_well(run_dir("cached"), cached);
+  expect_close_losses(run_dir("online"), run_dir("cached"), 6, 1e-5);
+  EXPECT_TRUE(fs::exists(run_dir("cached") / "samples/step-6.png"));
+  EXPECT_THAT(
+      train(run_dir("bad"), joined(cached, {R"(autoencoder.path="")", "sample.every=0"})).err,
+      HasSubstr("a U-Net with input edit is shown a picture's without their scale"));
+}
+
 TEST_F(ShownUnetTest, WhatIsMissingOrDoesNotFitIsNamed) {
   const auto failure = [&](const Arguments& arguments) {
     return train(run_dir("bad"), arguments).err;

@@ -74,6 +74,11 @@ TEST(ShownBesideTest, APictureToChangeIsShownAsTheAutoencoderHasIt) {
   EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kEdit, &encoder, at::kCPU),
                         scaled / autoencoder.space().scale.front()));
   EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kReference, &encoder, at::kCPU), scaled));
+  data::Batch latents = batch;  // of a cache
+  latents.before = scaled;
+  EXPECT_TRUE(at::equal(shown_beside(latents, ShownInput::kEdit, &encoder, at::kCPU),
+                        scaled / autoencoder.space().scale.front()));
+  EXPECT_TRUE(at::equal(shown_beside(latents, ShownInput::kReference, &encoder, at::kCPU), scaled));
   EXPECT_TRUE(at::equal(shown_beside(batch, ShownInput::kEdit, nullptr, at::kCPU), before));
   EXPECT_FALSE(shown_beside(batch, ShownInput::kPlain, &encoder, at::kCPU).defined());
 }

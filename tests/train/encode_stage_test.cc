@@ -7,6 +7,9 @@
 #include <ATen/ops/where.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "kinora/data/run_data.h"
@@ -36,8 +39,8 @@ RunConfig pixel_config() {
 }
 
 /// The same on a cache of their latents.
-RunConfig cached_config(const pipelines::LatentEncoder& encoder, const fs::path& cache) {
-  RunConfig config = pixel_config();
+RunConfig cached_config(const pipelines::LatentEncoder& encoder, const fs::path& cache,
+                        RunConfig config = pixel_config()) {
   (void)pipelines::encode(*data::open_source(config.data), encoder,
                           {.out = cache,
                            .data = config.data,
@@ -134,6 +137,53 @@ TEST_F(EncodeStageTest, MeansAreNotDrawn) {
   EXPECT_EQ(means.sizes(), (at::IntArrayRef{2, 3, 4, 4}));
   EXPECT_TRUE(at::equal(means, means_of(cached, drawing_)));
   EXPECT_TRUE(at::equal(means, means_of(pixels, encoding_)));
+}
+
+// What the model is shown beside x_t: of a cache without the autoencoder, but for kEdit, which
+// takes its scale off.
+TEST_F(EncodeStageTest, PicturesBesideAreShownFromTheirCacheAsOnLine) {
+  RunConfig pixels = pixel_config();
+  pixels.data.source = data::SourceKind::kCaptions;
+  pixels.data.path = {(folder_.path() / "set").string()};
+  pixels.data.before = true;
+  pixels.data.mask = data::MaskKind::kFile;
+  pixels.data.references = 2;
+  for (int i = 0; i < 20; ++i) {
+    const std::string name = "set/" + std::to_string(i);
+    for (const char* const end : {"", ".before", ".mask", ".reference", ".reference2"}) {
+      if (i % 2 == 0 || std::string_view(end) != ".reference2") {
+        folder_.write(
+            name + end + ".png",
+            data::grey_png(static_cast<uint8_t>(10 * i + name.size() + std::strlen(end)), 20, 16));
+      }
+    }
+  }
+  const RunConfig cached = cached_config(encoder_, folder_.path() / "cache", pixels);
+  using models::ShownInput;
+  for (const ShownInput input : {ShownInput::kReference, ShownInput::kSubjects, ShownInput::kFill,
+                                 ShownInput::kInpaint, ShownInput::kEdit}) {
+    SCOPED_TRACE(to_string(input));
+    const EncodeStage online(&encoder_, nullptr, 5, at::kCPU, true, input);
+    const EncodeStage drawing(input == ShownInput::kEdit ? &encoder_ : nullptr, nullptr, 5,
+                              at::kCPU, true, input);
+    const std::vector<StepSamples> wanted = steps_of(pixels, online, 0, 4);
+    const std::vector<StepSamples> got = steps_of(cached, drawing, 0, 4);
+    expect_same(wanted, got);
+    for (size_t step = 0; step < wanted.size(); ++step) {
+      const data::Batch& batch = got[step].batches.front();
+      EXPECT_TRUE(at::equal(batch.beside, wanted[step].batches.front().beside)) << step;
+      EXPECT_FALSE(batch.before.defined() || batch.references.defined() || batch.masked.defined());
+      EXPECT_EQ(batch.mask.defined(), !models::fills_in(input));
+    }
+    const std::vector<int64_t> indices = {4, 1, 2};
+    const auto means_of = [&](const RunConfig& config, const EncodeStage& stage) {
+      return stage
+          .means(data::load_samples(*data::open_source(config.data), indices,
+                                    data::sample_size(pixels.data)))
+          .beside;
+    };
+    EXPECT_TRUE(at::equal(means_of(cached, drawing), means_of(pixels, online)));
+  }
 }
 
 /// A causal autoencoder of clips in two lines: 1 + 4 k frames become 1 + k latent ones, means of
