@@ -317,6 +317,12 @@ Work Group::all_reduce_async(const at::Tensor& tensor, Reduction reduction) cons
   return impl_->all_reduce(tensor, reduction, true);
 }
 
+void Group::use_peer_memory() const {
+  if (impl_->cuda != nullptr) {
+    impl_->cuda->use_peer_memory();
+  }
+}
+
 void Group::all_gather(const at::Tensor& output, const at::Tensor& input) const {
   impl_->all_gather(output, input, false).wait();
 }

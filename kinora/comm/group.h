@@ -101,6 +101,12 @@ class Group {
   [[nodiscard]] Work all_reduce_async(const at::Tensor& tensor,
                                       Reduction reduction = Reduction::kSum) const;
 
+  /// From now on all_reduce, all_gather and reduce_scatter of 1 to 256 MiB, with kSum, go without
+  /// NCCL between GPUs that reach each other's memory: by stores, the asynchronous ones by copies,
+  /// which leave multiprocessors to what runs beside them. Twice the memory of the largest stays
+  /// taken. All ranks call it.
+  void use_peer_memory() const;
+
   /// `output` [W * n elements] = the inputs [n elements] by rank. `input` may be this rank's part
   /// of `output`.
   void all_gather(const at::Tensor& output, const at::Tensor& input) const;

@@ -1,7 +1,12 @@
 // CUDA tensors through c10d's NCCL. A plain call runs on the current stream; an asynchronous one on
 // the communicator's own, after the current stream and, by wait(), before it.
-// reshard() leaves NCCL out where the GPUs write to each other's memory.
+// reshard() leaves NCCL out where the GPUs write to each other's memory, and so do sums and gathers
+// where the group asks for it.
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAStream.h>
+
 #include <exception>
+#include <optional>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "kinora/comm/peer_memory.h"
@@ -43,6 +48,17 @@ class Enqueued : public Pending {
   const C10dWork work_;
 };
 
+/// What was begun on another stream.
+class Beside : public Pending {
+ public:
+  explicit Beside(at::cuda::CUDAEvent done) : done_(std::move(done)) {}
+
+  void wait() override { done_.block(c10::cuda::getCurrentCUDAStream()); }
+
+ private:
+  at::cuda::CUDAEvent done_;
+};
+
 class Nccl : public Transport {
  public:
   Nccl(const Membership& membership, at::Device device) : peers_(membership, device) {
@@ -69,8 +85,14 @@ class Nccl : public Transport {
   Nccl(const Nccl&) = delete;
   Nccl& operator=(const Nccl&) = delete;
 
+  void use_peer_memory() override { uses_peers_ = true; }
+
   Work all_reduce(const Call& call, const at::Tensor& tensor, Reduction reduction,
                   bool async) override {
+    if (by_peers(tensor, reduction)) {
+      return run(async,
+                 [&](Means means, cudaStream_t stream) { peers_.sum(tensor, means, stream); });
+    }
     c10d::AllreduceOptions options;
     options.reduceOp = reduce_op(reduction);
     options.asyncOp = async;
@@ -80,6 +102,11 @@ class Nccl : public Transport {
 
   Work all_gather(const Call& call, const at::Tensor& output, const at::Tensor& input,
                   bool async) override {
+    if (by_peers(output, Reduction::kSum)) {
+      return run(async, [&](Means means, cudaStream_t stream) {
+        peers_.gather(output, input, means, stream);
+      });
+    }
     c10d::AllgatherOptions options;
     options.asyncOp = async;
     at::Tensor to = flat(output);
@@ -89,6 +116,11 @@ class Nccl : public Transport {
 
   Work reduce_scatter(const Call& call, const at::Tensor& output, const at::Tensor& input,
                       Reduction reduction, bool async) override {
+    if (by_peers(input, reduction)) {
+      return run(async, [&](Means means, cudaStream_t stream) {
+        peers_.scatter_sum(output, input, means, stream);
+      });
+    }
     c10d::ReduceScatterOptions options;
     options.reduceOp = reduce_op(reduction);
     options.asyncOp = async;
@@ -164,7 +196,38 @@ class Nccl : public Transport {
   }
 
  private:
+  using Means = PeerMemory::Means;
+
   static at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view({-1}); }
+
+  /// Whether peers do it without NCCL, of a call whose whole tensor this is.
+  [[nodiscard]] bool by_peers(const at::Tensor& whole, Reduction reduction) {
+    constexpr int64_t kLeast = int64_t{1} << 20;
+    constexpr int64_t kMost = int64_t{256} << 20;
+    const auto bytes = static_cast<int64_t>(whole.nbytes());
+    return uses_peers_ && reduction == Reduction::kSum && bytes >= kLeast && bytes <= kMost &&
+           whole.is_floating_point() && peers_.takes(whole) && peers_.reserve(bytes);
+  }
+
+  /// Runs `exchange` of peers on the current stream, or beside it.
+  template <typename Exchange>
+  Work run(bool async, const Exchange& exchange) {
+    const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream();
+    if (!async) {
+      exchange(Means::kStores, current.stream());
+      return {};
+    }
+    if (!beside_) {
+      beside_ = c10::cuda::getStreamFromPool(/*isHighPriority=*/true, current.device_index());
+    }
+    at::cuda::CUDAEvent begun;
+    begun.record(current);
+    begun.block(*beside_);
+    exchange(Means::kCopies, beside_->stream());
+    at::cuda::CUDAEvent done;
+    done.record(*beside_);
+    return Work(std::make_shared<Beside>(std::move(done)));
+  }
 
   template <typename Start>
   Work start(const Call& call, const Start& start) {
@@ -180,6 +243,8 @@ class Nccl : public Transport {
 
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> backend_;
   PeerMemory peers_;
+  bool uses_peers_ = false;
+  std::optional<c10::cuda::CUDAStream> beside_;  // of the asynchronous ones
   bool failed_ = false;
 };
 

@@ -286,6 +286,84 @@ std::vector<at::Tensor> PeerMemory::reshard_apart(const at::Tensor& whole,
   return results;
 }
 
+bool PeerMemory::takes(const at::Tensor& whole) const {
+  return whole.numel() % (8 * membership_.size) == 0 &&
+         reinterpret_cast<uintptr_t>(whole.const_data_ptr()) % 16 == 0;
+}
+
+void PeerMemory::send(const void* from, int64_t step, int64_t bytes, int64_t offset, Means means,
+                      cudaStream_t stream) const {
+  if (means == Means::kStores) {
+    kernels::cuda::PeerScatter scatter;
+    scatter.rank = static_cast<int>(membership_.rank);
+    scatter.size = static_cast<int>(membership_.size);
+    scatter.outer = 1;
+    scatter.rows = 1;
+    scatter.run = bytes;
+    scatter.source_part = step;
+    scatter.target_part = bytes;
+    store(scatter, from, offset, stream);
+    return;
+  }
+  const int64_t place = offset + membership_.rank * bytes;
+  for (int64_t ahead = 1; ahead < membership_.size; ++ahead) {  // not all to the same at once
+    const int64_t peer = (membership_.rank + ahead) % membership_.size;
+    KINORA_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(pieces_.back()->buffer(peer)) + place,
+                                      static_cast<const char*>(from) + peer * step, bytes,
+                                      cudaMemcpyDeviceToDevice, stream));
+  }
+}
+
+void PeerMemory::gather(const at::Tensor& output, const at::Tensor& input, Means means,
+                        cudaStream_t stream) {
+  const c10::cuda::CUDAGuard guard(device_);
+  const auto bytes = static_cast<int64_t>(input.nbytes());
+  auto* to = static_cast<char*>(output.mutable_data_ptr());
+  const int64_t half = begin_call(stream);
+  send(input.const_data_ptr(), 0, bytes, half, means, stream);
+  wait_for_all(stream);
+  const auto copy = [&](int64_t first, int64_t end) {
+    if (end > first) {
+      KINORA_CUDA_CHECK(cudaMemcpyAsync(to + first * bytes, own_memory(half + first * bytes),
+                                        (end - first) * bytes, cudaMemcpyDeviceToDevice, stream));
+    }
+  };
+  copy(0, membership_.rank);
+  copy(membership_.rank + 1, membership_.size);
+  if (void* own = to + membership_.rank * bytes; own != input.const_data_ptr()) {
+    KINORA_CUDA_CHECK(
+        cudaMemcpyAsync(own, input.const_data_ptr(), bytes, cudaMemcpyDeviceToDevice, stream));
+  }
+}
+
+void PeerMemory::scatter_sum(const at::Tensor& output, const at::Tensor& input, Means means,
+                             cudaStream_t stream) {
+  const c10::cuda::CUDAGuard guard(device_);
+  const auto bytes = static_cast<int64_t>(output.nbytes());
+  const auto* from = static_cast<const char*>(input.const_data_ptr());
+  const int64_t half = begin_call(stream);
+  send(from, bytes, bytes, half, means, stream);
+  wait_for_all(stream);
+  kernels::cuda::PeerSum sum;
+  sum.size = static_cast<int>(membership_.size);
+  sum.count = output.numel();
+  sum.type = dtype_of(output);
+  for (int64_t rank = 0; rank < membership_.size; ++rank) {
+    sum.parts[rank] =
+        rank == membership_.rank ? from + rank * bytes : own_memory(half + rank * bytes);
+  }
+  sum.out = output.mutable_data_ptr();
+  KINORA_CUDA_CHECK(kernels::cuda::peer_sum(sum, stream));
+}
+
+void PeerMemory::sum(const at::Tensor& tensor, Means means, cudaStream_t stream) {
+  const at::Tensor flat = tensor.view({-1});
+  const int64_t count = flat.numel() / membership_.size;
+  const at::Tensor own = flat.narrow(0, membership_.rank * count, count);
+  scatter_sum(own, flat, means, stream);
+  gather(flat, own, means, stream);
+}
+
 void* PeerMemory::own_memory(int64_t offset) const {
   return static_cast<char*>(pieces_.back()->buffer(membership_.rank)) + offset;
 }

@@ -39,6 +39,20 @@ class PeerMemory {
                                                       const std::vector<int64_t>& sizes,
                                                       int64_t split, int64_t joined);
 
+  /// How parts go to other GPUs: by stores of a kernel, which is faster, or by copies, which take
+  /// no multiprocessor from what runs beside them.
+  enum class Means : uint8_t { kStores, kCopies };
+
+  /// Whether the three below take it: of so many elements, aligned to 16 bytes, each rank has a
+  /// multiple of 8.
+  [[nodiscard]] bool takes(const at::Tensor& whole) const;
+  /// Group::all_gather, reduce_scatter and all_reduce with kSum, likewise, on `stream`. Sums are
+  /// made once, in fp32.
+  void gather(const at::Tensor& output, const at::Tensor& input, Means means, cudaStream_t stream);
+  void scatter_sum(const at::Tensor& output, const at::Tensor& input, Means means,
+                   cudaStream_t stream);
+  void sum(const at::Tensor& tensor, Means means, cudaStream_t stream);
+
  private:
   struct Piece;
 
@@ -52,6 +66,10 @@ class PeerMemory {
   /// buffer.
   void store(kernels::cuda::PeerScatter scatter, const void* from, int64_t offset,
              cudaStream_t stream) const;
+  /// Sends `bytes` to the place of this rank among those from byte `offset` of everybody else's
+  /// buffer on: those at `from` + p * step to rank p.
+  void send(const void* from, int64_t step, int64_t bytes, int64_t offset, Means means,
+            cudaStream_t stream) const;
 
   /// What ranks tell each other; equal everywhere.
   [[nodiscard]] std::vector<std::vector<uint8_t>> gather(const std::vector<uint8_t>& own);

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "kinora/comm/cuda_launch.h"
+#include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
 
 namespace kinora::comm {
@@ -23,17 +24,6 @@ int64_t round_up(int64_t value, int64_t multiple) {
 bool is_float(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16 ||
          tensor.scalar_type() == at::kHalf;
-}
-
-DType dtype_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kBFloat16:
-      return DType::kBF16;
-    case at::kHalf:
-      return DType::kF16;
-    default:
-      return DType::kF32;
-  }
 }
 
 /// `whole` has `num_parts` times the elements of `part`.

@@ -5,6 +5,17 @@
 
 namespace kinora::comm {
 
+DType dtype_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kHalf:
+      return DType::kF16;
+    default:
+      return DType::kF32;
+  }
+}
+
 at::Tensor Transport::reshard(const Call& call, int64_t size, const at::Tensor& x, int64_t split,
                               int64_t joined) {
   const at::Tensor sent = x.unflatten(split, {size, x.size(split) / size})

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/core/dtype.h"
 
 namespace c10d {
 class Store;
@@ -44,6 +45,9 @@ namespace kinora::comm {
 
 /// What libtorch reports spans lines with its stack; people need the first.
 [[nodiscard]] std::string first_line(const std::exception& error);
+
+/// Of fp32, bf16 or fp16.
+[[nodiscard]] DType dtype_of(const at::Tensor& tensor);
 
 /// What a Work stands for.
 class Pending {
@@ -79,6 +83,8 @@ struct Membership {
 class Transport {
  public:
   virtual ~Transport() = default;
+  /// As Group's, where there is such memory.
+  virtual void use_peer_memory() {}
   virtual Work all_reduce(const Call& call, const at::Tensor& tensor, Reduction reduction,
                           bool async) = 0;
   virtual Work all_gather(const Call& call, const at::Tensor& output, const at::Tensor& input,

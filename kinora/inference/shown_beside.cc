@@ -80,6 +80,7 @@ at::Tensor shown_references(const at::Tensor& pixels, const at::Tensor& counts,
   return first_references(latents.unflatten(0, {pixels.size(0), pixels.size(2)}).transpose(1, 2),
                           counts);
 }
+
 at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
                         const pipelines::LatentEncoder* encoder, at::Device device) {
   switch (input) {

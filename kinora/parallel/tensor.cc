@@ -69,6 +69,7 @@ void divide(nn::Module& model, const comm::Group& group) {
   KINORA_CHECK(units % group.size() == 0, kConfig, "[tensor] parallel.tensor is ", group.size(),
                ", which does not divide the heads and the MLP's width of this model. Hint: ",
                divisors_of(units), " do");
+  group.use_peer_memory();
   for (const auto& [path, layer] : model.named_weight_layers()) {
     layer->divide(group);
   }

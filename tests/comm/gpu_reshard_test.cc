@@ -138,6 +138,77 @@ TEST_P(GpuReshardTest, SeveralAtOnceAreAsOneByOne) {
   });
 }
 
+TEST_P(GpuReshardTest, SumsAndGatheringsByCopiesEqualThoseOfCpus) {
+  on_gpus([](const Group& world, at::Device device) {
+    world.use_peer_memory();
+    // By copies, by copies in more memory, and by NCCL: too few, and a number that does not divide.
+    for (const int64_t rows : {512, 2048, 8, 2049}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        SCOPED_TRACE(std::to_string(rows) + " rows of " + c10::toString(type));
+        const int64_t n = rows * 1024;
+        // Sums of small whole numbers are exact in every type.
+        const at::Tensor whole =
+            counted({world.size() * n}, world.rank(), at::kLong).remainder(64).to(type);
+        const at::Tensor part = whole.narrow(0, 0, n).contiguous();
+        const at::Tensor all = at::empty_like(whole);
+        const at::Tensor own = at::empty_like(part);
+        const at::Tensor sum = whole.clone();
+        world.all_gather(all, part);
+        world.reduce_scatter(own, whole);
+        world.all_reduce(sum);
+        for (const bool beside : {false, true}) {
+          const at::Tensor x = whole.to(device);
+          const at::Tensor gathered = at::empty_like(x);
+          const at::Tensor scattered = at::empty_like(part, at::device(device));
+          const at::Tensor summed = x.clone();
+          const at::Tensor input = part.to(device);
+          if (beside) {
+            const std::array works = {world.all_gather_async(gathered, input),
+                                      world.reduce_scatter_async(scattered, x),
+                                      world.all_reduce_async(summed)};
+            for (const Work& work : works) {
+              work.wait();
+            }
+          } else {
+            world.all_gather(gathered, input);
+            world.reduce_scatter(scattered, x);
+            world.all_reduce(summed);
+          }
+          EXPECT_TRUE(at::equal(gathered.cpu(), all));
+          EXPECT_TRUE(at::equal(scattered.cpu(), own));
+          EXPECT_TRUE(at::equal(summed.cpu(), sum));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(GpuReshardTest, SumsBesideWorkCanBeReplayed) {
+  on_gpus([](const Group& world, at::Device device) {
+    world.use_peer_memory();
+    const at::Tensor x = counted({2048, 1024}, world.rank(), at::kFloat).to(device);
+    const auto twice = [&] {
+      const at::Tensor sum = x.clone();
+      const Work work = world.all_reduce_async(sum);
+      const at::Tensor more = x * 2;
+      work.wait();
+      const at::Tensor again = sum + more;
+      world.all_reduce(again);
+      return again;
+    };
+    const at::Tensor expected = twice().cpu();
+    at::Tensor result;
+    device::Graph graph;
+    graph.record([&] { result = twice(); });
+    for (int i = 0; i < 3; ++i) {
+      result.zero_();
+      graph.replay();
+      EXPECT_TRUE(at::equal(result.cpu(), expected)) << i;
+      EXPECT_TRUE(at::equal(twice().cpu(), expected)) << i;
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GpuReshardTest, testing::Values(2, 4),
                          testing::PrintToStringParamName());
 

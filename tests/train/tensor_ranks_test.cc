@@ -296,6 +296,33 @@ TEST(TensorRanksTest, NumbersThatDoNotDivideAreNamed) {
     config = tiny_unet();
     config.parallel.tp_size = 2;
     EXPECT_THAT(message(), testing::HasSubstr("no linear of this model can be divided"));
+    config = tiny();
+    config.parallel.tp_size = 2;
+    config.parallel.divided_norms = true;
+    EXPECT_THAT(message(), testing::HasSubstr("parallel.divided_norms needs the fast path"));
+  });
+}
+
+TEST(TensorRanksTest, TokensThatDoNotComeOutEvenAreNamed) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    RunConfig config = tiny();  // pictures of 16 tokens
+    config.path = inference::Path::kFast;
+    config.train.micro_batch = 1;
+    config.parallel.tp_size = 2;
+    config.parallel.divided_norms = true;
+    Outcome outcome;
+    TinyRun even(config, world);
+    even.step(&outcome);  // the tokens of one picture divide
+    config.model.height = 6;
+    config.model.width = 6;
+    EXPECT_THAT(error_of(ErrorKind::kConfig,
+                         [&] {
+                           TinyRun odd(config, world);
+                           odd.step(&outcome);
+                         }),
+                testing::HasSubstr("divides the 9 tokens of a micro-batch among 2 ranks, which "
+                                   "does not come out even. Hint: train.micro_batch a multiple "
+                                   "of 2, or parallel.divided_norms=false"));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/peers.h"
 
 namespace kinora::kernels::cuda {
@@ -55,6 +56,26 @@ __global__ void __launch_bounds__(kThreads) peer_scatter_kernel(const PeerScatte
   }
 }
 
+constexpr int kAtOnce = 8;  // elements
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) peer_sum_kernel(const PeerSum sum) {
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kAtOnce;
+  if (first >= sum.count) {
+    return;
+  }
+  float values[kAtOnce] = {};
+  for (int part = 0; part < sum.size; ++part) {
+    float more[kAtOnce];
+    unpack<T, kAtOnce>(load_packed<T, kAtOnce>(sum.parts[part], first), more);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      values[i] += more[i];
+    }
+  }
+  store_floats<T, kAtOnce>(sum.out, first, kAtOnce, /*whole=*/true, values);
+}
+
 bool multiples_of(const PeerScatter& scatter, int64_t bytes) {
   auto all = reinterpret_cast<uintptr_t>(scatter.source);
   for (int peer = 0; peer < scatter.size; ++peer) {
@@ -104,6 +125,20 @@ cudaError_t peer_scatter(const PeerScatter& scatter, cudaStream_t stream) {
   }
   return multiples_of(scatter, sizeof(uint16_t)) ? launch<uint16_t>(scatter, stream)
                                                  : launch<uint8_t>(scatter, stream);
+}
+
+cudaError_t peer_sum(const PeerSum& sum, cudaStream_t stream) {
+  if (sum.size > kMaxPeers || sum.count % kAtOnce != 0) {
+    return cudaErrorInvalidValue;
+  }
+  if (sum.count == 0) {
+    return cudaSuccess;
+  }
+  const int64_t blocks = (sum.count / kAtOnce + kThreads - 1) / kThreads;
+  return with_type(sum.type, [&](auto example) {
+    peer_sum_kernel<decltype(example)><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sum);
+    return cudaGetLastError();
+  });
 }
 
 }  // namespace kinora::kernels::cuda

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kinora/core/dtype.h"
+
 /// Kernels of several GPUs of one host that write to each other's memory (rules of this folder:
 /// cuda/random.h). They have no counterpart on the CPU, which has one memory.
 namespace kinora::kernels::cuda {
@@ -47,5 +49,16 @@ struct PeerScatter {
 /// Pointers, runs and steps of 16-byte multiples are fastest; any works. cudaErrorInvalidValue for
 /// parts of 2^32 vectors or more.
 [[nodiscard]] cudaError_t peer_scatter(const PeerScatter& scatter, cudaStream_t stream);
+
+/// out[i] = the sum of parts[p][i] over p < size, in fp32 and in this order, then rounded.
+struct PeerSum {
+  int size = 0;
+  int64_t count = 0;  ///< of elements, a multiple of 8
+  DType type = DType::kBF16;
+  const void* parts[kMaxPeers] = {};  ///< of this GPU's memory, aligned to 16 bytes, as out
+  void* out = nullptr;                ///< may be a part
+};
+
+[[nodiscard]] cudaError_t peer_sum(const PeerSum& sum, cudaStream_t stream);
 
 }  // namespace kinora::kernels::cuda

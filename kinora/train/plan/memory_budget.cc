@@ -46,11 +46,11 @@ GpuFacts facts_of(at::Device device) {
 
 /// What search_plans() sets.
 constexpr std::array kSettings = {
-    "train.micro_batch",         "train.recompute",     "optim.offload",
-    "optim.offload_weights",     "optim.in_backward",   "finetune.offload",
-    "parallel.plugin",           "parallel.zero_stage", "parallel.sequence",
-    "parallel.tensor",           "parallel.pipeline",   "parallel.pipeline_chunks",
-    "parallel.pipeline_schedule"};
+    "train.micro_batch",        "train.recompute",           "optim.offload",
+    "optim.offload_weights",    "optim.in_backward",         "finetune.offload",
+    "parallel.plugin",          "parallel.zero_stage",       "parallel.sequence",
+    "parallel.tensor",          "parallel.divided_norms",    "parallel.pipeline",
+    "parallel.pipeline_chunks", "parallel.pipeline_schedule"};
 
 constexpr int64_t kMostPlanBytes = 64 << 10;
 

@@ -528,6 +528,10 @@ class Search {
       config.parallel.tp_size = candidate.tensor;
       set("parallel.tensor", std::to_string(candidate.tensor));
     }
+    if (candidate.tensor == 1 && config.parallel.divided_norms) {
+      config.parallel.divided_norms = false;
+      set("parallel.divided_norms", "false");
+    }
     if (config_.parallel.pp_size != candidate.pipeline) {
       config.parallel.pp_size = candidate.pipeline;
       set("parallel.pipeline", std::to_string(candidate.pipeline));
