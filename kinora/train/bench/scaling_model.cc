@@ -1,6 +1,8 @@
 #include "kinora/train/bench/scaling_model.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -27,8 +29,18 @@ class Resource {
     busy_ += seconds;
     return free_;
   }
+  /// Of tasks of `seconds` in all, the last of which ends at `end`.
+  void run_until(double end, double seconds) {
+    free_ = end;
+    busy_ += seconds;
+  }
   [[nodiscard]] double free() const { return free_; }
   [[nodiscard]] double busy() const { return busy_; }
+  /// `times` more of what it has done since it was `before`.
+  void repeat(const Resource& before, double times) {
+    free_ += times * (free_ - before.free_);
+    busy_ += times * (busy_ - before.busy_);
+  }
 
  private:
   double free_ = 0.0;
@@ -50,18 +62,25 @@ class Links {
     }
     const Pieces pieces(cluster_, bytes, across);
     if (!pieces.pipelined) {
-      double done = ready;
-      for (int64_t piece = 0; piece < pieces.count; ++piece) {
-        done = inside_.run(ready, pieces.inside_s);
-      }
-      return send_around(done, pieces);
+      return send_around(inside_.run(ready, pieces.all_inside_s()), pieces);
     }
-    double sum = inside_.run(ready, pieces.inside_s);
-    for (int64_t step = 1; step < pieces.count; ++step) {
-      const double arrived = across_.run(sum, pieces.across_s);
-      sum = std::max(arrived, inside_.run(ready, pieces.inside_s));
+    // Each sum of a piece goes on once the next piece is summed inside: of piece k from the first
+    // on, sum_k = max(sum_k-1 + across_s, first + k inside_s), a maximum of straight lines.
+    const double first = inside_.run(ready, pieces.inside_s);
+    const double arrived = across_.run(first, pieces.across_s);
+    const double second = std::max(arrived, first + pieces.inside_s);
+    const auto sum_of = [&](double k) {
+      return k == 1.0 ? second
+                      : std::max({second + (k - 1.0) * pieces.across_s,
+                                  first + 2.0 * pieces.inside_s + (k - 2.0) * pieces.across_s,
+                                  first + k * pieces.inside_s});
+    };
+    const auto others = static_cast<double>(pieces.count - 1);
+    inside_.run(first, others * pieces.inside_s);
+    if (others > 1.0) {
+      across_.run_until(sum_of(others - 1.0) + pieces.across_s, (others - 1.0) * pieces.across_s);
     }
-    return sum;
+    return sum_of(others);
   }
 
   double all_gather(double ready, double bytes, double across) {
@@ -73,19 +92,16 @@ class Links {
     }
     const Pieces pieces(cluster_, bytes, across);
     if (!pieces.pipelined) {
-      const double arrived = send_around(ready, pieces);
-      double done = arrived;
-      for (int64_t piece = 0; piece < pieces.count; ++piece) {
-        done = inside_.run(arrived, pieces.inside_s);
-      }
-      return done;
+      return inside_.run(send_around(ready, pieces), pieces.all_inside_s());
     }
-    double done = inside_.run(ready, pieces.inside_s);
-    double arrived = ready;
-    for (int64_t step = 1; step < pieces.count; ++step) {
-      arrived = across_.run(arrived, pieces.across_s);
-      done = inside_.run(arrived, pieces.inside_s);
-    }
+    // Each piece that arrives goes on inside: done_k = max(done_k-1, arrived_k) + inside_s.
+    const auto others = static_cast<double>(pieces.count - 1);
+    const double own = inside_.run(ready, pieces.inside_s);
+    const double first = across_.run(ready, pieces.across_s);
+    const double last = across_.run(first, (others - 1.0) * pieces.across_s);
+    const double done = std::max(
+        {own + others * pieces.inside_s, first + others * pieces.inside_s, last + pieces.inside_s});
+    inside_.run_until(done, others * pieces.inside_s);
     return done;
   }
 
@@ -100,6 +116,13 @@ class Links {
 
   [[nodiscard]] double inside_busy() const { return inside_.busy(); }
   [[nodiscard]] double across_busy() const { return across_.busy(); }
+  [[nodiscard]] double inside_free() const { return inside_.free(); }
+  [[nodiscard]] double across_free() const { return across_.free(); }
+  /// As Resource's, of both.
+  void repeat(const Links& before, double times) {
+    inside_.repeat(before.inside_, times);
+    across_.repeat(before.across_, times);
+  }
 
  private:
   /// A collective of `bytes`, one piece a node, or of the own node's ranks alone.
@@ -121,6 +144,8 @@ class Links {
       pipelined = cluster.ranks_per_node > 1 && count > 1 && !cluster.fp8_across &&
                   bytes / all >= static_cast<double>(cluster.min_pipelined_bytes);
     }
+    [[nodiscard]] double all_inside_s() const { return static_cast<double>(count) * inside_s; }
+
     int64_t count;
     double inside_s = 0.0;  // of one
     double across_s = 0.0;  // of one message
@@ -136,12 +161,11 @@ class Links {
     return cluster_.across.seconds(cluster_.ranks_per_link * bytes);
   }
 
+  /// All messages of a piece, one behind the other.
   double send_around(double ready, const Pieces& pieces) {
-    double done = ready;
-    for (int64_t step = 1; step < pieces.count; ++step) {
-      done = across_.run(done, pieces.across_s);
-    }
-    return done;
+    return pieces.count > 1
+               ? across_.run(ready, static_cast<double>(pieces.count - 1) * pieces.across_s)
+               : ready;
   }
 
   /// One rank of a node sends to the next node, as much as all of its links take.
@@ -182,9 +206,23 @@ class Simulation {
 
   /// Returns when the update has ended.
   double step() {
+    State before = state();
+    std::vector<double> last;
     for (int64_t micro_step = 1; micro_step <= costs_.accumulation; ++micro_step) {
       forward();
       backward(stage_ >= ZeroStage::kGradients || micro_step == costs_.accumulation);
+      const int64_t others = costs_.accumulation - 1 - micro_step;  // the last may be unlike
+      if (others > 0) {
+        State now = state();
+        std::vector<double> further = further_ahead(before, now);
+        if (now.is_held == before.is_held && now.buffers == before.buffers &&
+            goes_on(further, last)) {
+          repeat(before, others);
+          micro_step += others;
+        }
+        before = std::move(now);
+        last = std::move(further);
+      }
     }
     if (cluster_.is_replicated) {
       reduced_ = std::max(reduced_, compute_.free());
@@ -208,6 +246,66 @@ class Simulation {
   [[nodiscard]] const Links& links() const { return links_; }
 
  private:
+  using Buffer = std::pair<int64_t, size_t>;  // of a ring, and its number
+
+  /// What a micro-step begins with.
+  struct State {
+    Resource compute;
+    Links links;
+    std::vector<double> gathered;
+    double reduced;
+    std::vector<bool> is_held;
+    std::map<Buffer, std::optional<size_t>> buffers;
+
+    /// How far what computing may wait for is ahead of it. The first one is that of `reduced`.
+    [[nodiscard]] std::vector<double> ahead() const {
+      std::vector<double> times = {reduced, links.inside_free(), links.across_free()};
+      times.insert(times.end(), gathered.begin(), gathered.end());
+      for (double& time : times) {
+        time = std::max(time - compute.free(), 0.0);
+      }
+      return times;
+    }
+  };
+
+  [[nodiscard]] State state() const {
+    return {compute_, links_, gathered_, reduced_, is_held_, buffers_};
+  }
+
+  [[nodiscard]] static std::vector<double> further_ahead(const State& before, const State& now) {
+    std::vector<double> further = now.ahead();
+    std::ranges::transform(further, before.ahead(), further.begin(), std::minus<>());
+    return further;
+  }
+
+  /// Whether the next micro-steps do as the last one, by how much further ahead it took all, and
+  /// the one before it (empty: there was none). Either nothing goes further; or gradients, for
+  /// which no computing waits, fall behind steadily, with the links that make them wait.
+  [[nodiscard]] bool goes_on(const std::vector<double>& further,
+                             const std::vector<double>& last) const {
+    const auto is_near = [](double a, double b) {
+      constexpr double kRounding = 1e-9;  // s
+      return std::abs(a - b) <= kRounding;
+    };
+    const double most = std::ranges::max(further);
+    const bool is_even = std::ranges::all_of(
+        further, [&](double one) { return is_near(one, 0.0) || is_near(one, most); });
+    return is_even && (is_near(most, 0.0) ||
+                       (stage_ != ZeroStage::kWeights && is_near(further.front(), most) &&
+                        std::ranges::equal(further, last, is_near)));
+  }
+
+  /// So many more micro-steps like the last one, which began with this.
+  void repeat(const State& before, int64_t count) {
+    const auto times = static_cast<double>(count);
+    compute_.repeat(before.compute, times);
+    links_.repeat(before.links, times);
+    reduced_ += times * (reduced_ - before.reduced);
+    for (size_t i = 0; i < gathered_.size(); ++i) {
+      gathered_[i] += times * (gathered_[i] - before.gathered[i]);
+    }
+  }
+
   [[nodiscard]] size_t size() const { return costs_.buckets.size(); }
 
   /// Among which the state is divided.
@@ -284,10 +382,9 @@ class Simulation {
   double update_s_ = 0.0;
   Links links_;
   Resource compute_;
-  std::vector<double> gathered_;              // when a bucket's weights are there
-  std::vector<bool> is_held_;                 // of stage 3, since the last update
-  using Buffer = std::pair<int64_t, size_t>;  // of a ring, and its number
-  std::vector<Buffer> buffer_of_;             // [bucket]
+  std::vector<double> gathered_;   // when a bucket's weights are there
+  std::vector<bool> is_held_;      // of stage 3, since the last update
+  std::vector<Buffer> buffer_of_;  // [bucket]
   std::map<Buffer, std::optional<size_t>> buffers_;
   size_t gathers_ = 0;    // of this pass
   double reduced_ = 0.0;  // when the last gradients are there

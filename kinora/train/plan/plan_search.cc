@@ -34,8 +34,7 @@ struct Candidate {
   double offload = 0.0;
   double offload_weights = 0.0;  // above 0 where all state is at the host
   bool in_backward = false;
-  RunConfig config;
-  std::vector<std::string> overrides;
+  int64_t num_overrides = 0;
   double samples_per_s = 0.0;
 
   /// Of `ranks` those that take other samples.
@@ -48,7 +47,7 @@ struct Candidate {
   [[nodiscard]] std::array<int64_t, 4> rank() const {
     constexpr double kStep = 0.01;
     constexpr double kParts = 100.0;
-    return {-std::lround(std::log(samples_per_s) / kStep), static_cast<int64_t>(overrides.size()),
+    return {-std::lround(std::log(samples_per_s) / kStep), num_overrides,
             static_cast<int64_t>(recompute),
             std::lround((at_host() +
                          static_cast<double>(plan.offloaded_blocks) / static_cast<double>(blocks)) *
@@ -145,11 +144,10 @@ class Search {
   std::vector<PlanChoice> find(size_t most) {
     add_all();
     const double as_it_is = estimate_.samples_per_s(config_, target_.ranks);
-    std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.rank() < b.rank(); });
     std::vector<PlanChoice> found;
     std::vector<const Candidate*> too_large;
-    for (const Candidate& candidate : candidates_) {
+    for (const auto& [rank, index] : order()) {
+      const Candidate& candidate = candidates_[index];
       if (found.size() == most) {
         break;
       }
@@ -191,10 +189,21 @@ class Search {
   }
 
  private:
+  /// The candidates by rank, those of one rank in the order in which they were added.
+  [[nodiscard]] std::vector<std::pair<std::array<int64_t, 4>, size_t>> order() const {
+    std::vector<std::pair<std::array<int64_t, 4>, size_t>> order;
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      order.emplace_back(candidates_[i].rank(), i);
+    }
+    std::ranges::sort(order);
+    return order;
+  }
+
   [[nodiscard]] PlanChoice choice_of(const Candidate& candidate, MemoryPlan plan,
                                      double as_it_is) const {
-    return {.overrides = candidate.overrides,
-            .config = candidate.config,
+    Settings settings = settings_of(candidate);
+    return {.overrides = std::move(settings.overrides),
+            .config = std::move(settings.config),
             .plan = std::move(plan),
             .samples_per_s = knows_speed_ ? candidate.samples_per_s : 0.0,
             .slowdown = as_it_is / candidate.samples_per_s};
@@ -370,7 +379,7 @@ class Search {
   /// Nothing where the run would be refused.
   [[nodiscard]] std::optional<MemoryPlan> plan_of(const Candidate& candidate) const {
     try {
-      return plan_memory(candidate.config, target_);
+      return plan_memory(settings_of(candidate).config, target_);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kConfig) {
         throw;
@@ -415,9 +424,7 @@ class Search {
                             .sequence = sequence,
                             .tensor = tensor,
                             .pipeline = pipeline,
-                            .chunks = chunks,
-                            .config = {},
-                            .overrides = {}});
+                            .chunks = chunks});
             }
           }
         }
@@ -504,13 +511,16 @@ class Search {
     }
   }
 
-  /// Sets what follows from the settings; false if axes do not make so many ranks.
-  [[nodiscard]] bool complete(Candidate& candidate) const {
-    candidate.config = config_;
-    candidate.overrides.clear();
-    RunConfig& config = candidate.config;
-    const auto set = [&candidate](const std::string& key, const std::string& value) {
-      candidate.overrides.push_back(key + "=" + value);
+  struct Settings {
+    RunConfig config;
+    std::vector<std::string> overrides;
+  };
+
+  [[nodiscard]] Settings settings_of(const Candidate& candidate) const {
+    Settings settings{.config = config_, .overrides = {}};
+    RunConfig& config = settings.config;
+    const auto set = [&settings](const std::string& key, const std::string& value) {
+      settings.overrides.push_back(key + "=" + value);
     };
     if (zero_stage(config_.plugin, config_.parallel) != candidate.stage) {
       config.plugin = kPlugins[static_cast<size_t>(candidate.stage)];
@@ -552,7 +562,7 @@ class Search {
       set("train.recompute", config.train.recompute);
     }
     if (offload_of(config_) != candidate.offload) {
-      candidate.overrides.push_back(set_offload(config, candidate.offload));
+      settings.overrides.push_back(set_offload(config, candidate.offload));
     }
     if (config_.optim.offload_weights != candidate.offload_weights) {
       config.optim.offload_weights = candidate.offload_weights;
@@ -568,8 +578,15 @@ class Search {
       config.train.micro_batch = candidate.micro_batch;
       set("train.micro_batch", std::to_string(candidate.micro_batch));
     }
+    return settings;
+  }
+
+  /// Sets what follows from the settings; false if axes do not make so many ranks.
+  [[nodiscard]] bool complete(Candidate& candidate) const {
+    const Settings settings = settings_of(candidate);
+    candidate.num_overrides = std::ssize(settings.overrides);
     try {
-      candidate.samples_per_s = estimate_.samples_per_s(config, target_.ranks);
+      candidate.samples_per_s = estimate_.samples_per_s(settings.config, target_.ranks);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kConfig) {
         throw;

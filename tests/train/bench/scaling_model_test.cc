@@ -124,6 +124,30 @@ TEST(ScalingModelTest, AccumulationReducesOnceWhereItMay) {
   EXPECT_LT(result.exposed_s, 3.0 * reduce_s + gather_s);
 }
 
+/// They are not gone through one by one.
+TEST(ScalingModelTest, ManyMicroStepsAddUp) {
+  constexpr double kMany = 1000.0;
+  StepCosts costs = one_bucket();
+  const auto step_of = [&costs](double count, const Cluster& cluster, ZeroStage stage) {
+    costs.accumulation = static_cast<int64_t>(count);
+    return predict_step(costs, cluster, stage);
+  };
+  for (const ZeroStage stage : kStages) {
+    EXPECT_NEAR(step_of(kMany, cluster(1, 1), stage).step_s, 3.0 * kMany + 0.5, 1e-6);
+  }
+  // What one reduces takes longer than what the next one computes.
+  const double reduce_s = 0.75 * 800.0 / 100.0;
+  const ScalingPrediction two = step_of(2.0, cluster(4, 1), ZeroStage::kGradients);
+  const ScalingPrediction many = step_of(kMany, cluster(4, 1), ZeroStage::kGradients);
+  EXPECT_NEAR(many.step_s, two.step_s + (kMany - 2.0) * reduce_s, 1e-6);
+  EXPECT_NEAR(many.inside_s, two.inside_s + (kMany - 2.0) * reduce_s, 1e-6);
+  // Each gathers two buckets of three that the one before does not hold, the first four.
+  costs.buckets.assign(
+      3, {.gradient_bytes = 0.0, .weight_bytes = 100.0, .forward_s = 1.0, .backward_s = 1.0});
+  EXPECT_NEAR(step_of(kMany, cluster(2, 1), ZeroStage::kWeights).inside_s,
+              (4.0 + 2.0 * (kMany - 1.0)) * 0.5 * 100.0 / 100.0, 1e-6);
+}
+
 /// 2 x 2 ranks, 800 bytes: inside half of 400 for each piece, across a part of 200.
 TEST(ScalingModelTest, TwoLevelsOverlapWherePipelined) {
   const double inside_s = 200.0 / 100.0;
