@@ -416,6 +416,9 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& o
                "[booster] tp_size is ", mesh_.shape().tensor,
                ", and nothing says which layers of the torch::nn::Module ranks divide. Hint: name "
                "them in tensor_rules (docs/booster.md)");
+  KINORA_CHECK(!options_.plugin_config.divided_norms, kConfig,
+               "[booster] divided_norms is of Kinora's own models, whose blocks know which parts "
+               "treat each token by itself. Hint: leave divided_norms out");
   KINORA_CHECK(mesh_.shape().pipeline == 1, kConfig,
                "[booster] pp_size must be 1 for a torch::nn::Module, which has no list of blocks "
                "that ranks could divide, got ",

@@ -65,6 +65,9 @@ TEST(BoosterErrorTest, DividedSequencesOnRanks) {
     EXPECT_THAT(
         refusal(options, world),
         HasSubstr("sp_size must be 1 for a torch::nn::Module, which does not divide tokens"));
+    options.plugin_config.sp_size = 1;
+    options.plugin_config.divided_norms = true;
+    EXPECT_THAT(refusal(options, world), HasSubstr("divided_norms is of Kinora's own models"));
     world.barrier();
   });
 }
