@@ -8,9 +8,7 @@
 #include <ATen/ops/equal.h>
 
 #include <fstream>
-#include <map>
 #include <span>
-#include <sstream>
 #include <vector>
 
 #include "kinora/data/data_config.h"
@@ -22,6 +20,7 @@
 #include "kinora/pipelines/encode.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
+#include "tests/pipelines/cache_content.h"
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::pipelines {
@@ -54,19 +53,6 @@ void write_mask(const fs::path& path, int64_t number, int64_t height, int64_t wi
     image.pixels[i] = static_cast<uint8_t>((i / 3 + static_cast<size_t>(number) * 20) % 256);
   }
   io::write_png(path, image);
-}
-
-/// Name and content of the files of a cache but for its journals.
-std::map<std::string, std::string> content_of(const fs::path& cache) {
-  std::map<std::string, std::string> content;
-  for (const auto& entry : fs::recursive_directory_iterator(cache)) {
-    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "manifest.json") {
-      std::ostringstream text;
-      text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-      content[fs::relative(entry.path(), cache).string()] = text.str();
-    }
-  }
-  return content;
 }
 
 /// Pictures of three shapes with one before each, a mask, and 0, 1 or 2 references of other sizes.

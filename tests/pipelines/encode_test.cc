@@ -16,9 +16,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "kinora/core/child_process.h"
@@ -30,6 +28,7 @@
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
+#include "tests/pipelines/cache_content.h"
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::pipelines {
@@ -61,19 +60,6 @@ EncodeResult encode_with(const EncodeOptions& options, const comm::Group& world 
   PatchAutoencoder autoencoder(variational);
   const LatentEncoder encoder(autoencoder, at::kCPU, batch);
   return encode(*data::open_source(options.data), encoder, options, world);
-}
-
-/// Name and content of the files that hold a cache's samples, and its manifest.
-std::map<std::string, std::string> content_of(const fs::path& cache) {
-  std::map<std::string, std::string> content;
-  for (const auto& entry : fs::recursive_directory_iterator(cache)) {
-    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "manifest.json") {
-      std::ostringstream text;
-      text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-      content[fs::relative(entry.path(), cache).string()] = text.str();
-    }
-  }
-  return content;
 }
 
 /// The first file of latents.

@@ -7,10 +7,7 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <map>
 #include <set>
-#include <sstream>
 #include <tuple>
 
 #include "kinora/data/epoch_order.h"
@@ -22,6 +19,7 @@
 #include "tests/data/files.h"
 #include "tests/data/sized_source.h"
 #include "tests/error_of.h"
+#include "tests/pipelines/cache_content.h"
 #include "tests/pipelines/patch_autoencoder.h"
 
 namespace kinora::pipelines {
@@ -88,18 +86,6 @@ class SizedCacheTest : public testing::Test {
   TemporaryFolder folder_;
   OneClassSource source_;
 };
-
-std::map<std::string, std::string> content_of(const fs::path& cache) {
-  std::map<std::string, std::string> content;
-  for (const auto& entry : fs::recursive_directory_iterator(cache)) {
-    if (entry.path().extension() == ".safetensors" || entry.path().filename() == "manifest.json") {
-      std::ostringstream text;
-      text << std::ifstream(entry.path(), std::ios::binary).rdbuf();
-      content[fs::relative(entry.path(), cache).string()] = text.str();
-    }
-  }
-  return content;
-}
 
 TEST_F(SizedCacheTest, GivesTheBatchesOfThePicturesOnAnyRanksFromAnywhere) {
   const EncodeResult result = encode_to(folder_.path() / "cache");
