@@ -169,8 +169,8 @@ bool PeerMemory::reserve(int64_t bytes) {
   }
   if (unavailable_ && membership_.rank == 0) {
     log_info(
-        "[comm] these GPUs cannot write to each other's memory: all-to-alls are packed and go "
-        "through NCCL");
+        "[comm] these GPUs cannot write to each other's memory: all-to-alls are packed, and these "
+        "and sums go through NCCL");
   }
   return !unavailable_;
 }

@@ -303,6 +303,24 @@ TEST(TensorRanksTest, NumbersThatDoNotDivideAreNamed) {
   });
 }
 
+TEST(TensorRanksTest, DividedNormsScatterWhatBranchesMake) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    RunConfig config = tiny();
+    config.path = inference::Path::kFast;
+    config.parallel.tp_size = 2;
+    for (const bool divided : {false, true}) {
+      config.parallel.divided_norms = divided;
+      TinyRun run(config, world);
+      const comm::Group& ranks = run.trainable.arena().options().tensor;
+      ranks.reset_traffic();
+      Outcome outcome;
+      run.step(&outcome);
+      // Of two branches of each of six blocks, forward and backward.
+      EXPECT_EQ(ranks.traffic(comm::Operation::kReduceScatter).calls, divided ? 24 : 0);
+    }
+  });
+}
+
 TEST(TensorRanksTest, TokensThatDoNotComeOutEvenAreNamed) {
   comm::run_on_ranks(2, [](const comm::Group& world) {
     RunConfig config = tiny();  // pictures of 16 tokens
