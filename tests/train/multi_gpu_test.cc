@@ -119,10 +119,13 @@ TEST(MultiGpuTrainingTest, EveryLayoutOfTwoEqualsOneWithBranchesWithoutGates) {
     GTEST_SKIP() << "needs 2 GPUs, there are " << cuda_device_count();
   }
   run_on_gpus([](const comm::Group& world, at::Device device) {
-    RunConfig config = tiny_of("pixart");
-    config.model.transformer.depth = 6;
-    config.model.transformer.hidden = 64;
-    expect_layouts_equal_one(config, world, device);
+    for (const char* family : {"pixart", "wan"}) {
+      SCOPED_TRACE(family);
+      RunConfig config = tiny_of(family);
+      config.model.transformer.depth = 6;
+      config.model.transformer.hidden = 64;
+      expect_layouts_equal_one(config, world, device);
+    }
   });
 }
 
