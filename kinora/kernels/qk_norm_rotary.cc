@@ -55,8 +55,11 @@ void turn(const QkNormRotary& rule, int64_t row, double direction, std::vector<d
   }
 }
 
-double weight_at(const float* weight, size_t d) {
-  return weight == nullptr ? 1.0 : weight[d];
+/// Of a weight or bias; `otherwise` where there is none.
+double value_at(const QkNormRotary& rule, const void* values, size_t d, double otherwise) {
+  return values == nullptr
+             ? otherwise
+             : static_cast<double>(load_element(values, static_cast<int64_t>(d), rule.weight_type));
 }
 
 /// Makes x_hat of x.
@@ -90,11 +93,11 @@ void qk_norm_rotary_forward(const QkNormRotaryForward& call) {
       std::vector<double> head = load_head(call.in, row * call.in_stride + h * rule.head_dim, rule);
       const bool is_value = h >= 2 * rule.heads;
       if (rule.normalise && !is_value) {
-        const float* weight = h < rule.heads ? rule.q_weight : rule.k_weight;
-        const float* bias = h < rule.heads ? rule.q_bias : rule.k_bias;
+        const void* weight = h < rule.heads ? rule.q_weight : rule.k_weight;
+        const void* bias = h < rule.heads ? rule.q_bias : rule.k_bias;
         normalise(rule, &head);
         for (size_t d = 0; d < head.size(); ++d) {
-          head[d] = head[d] * weight_at(weight, d) + (bias == nullptr ? 0.0 : bias[d]);
+          head[d] = head[d] * value_at(rule, weight, d, 1.0) + value_at(rule, bias, d, 0.0);
         }
       }
       if (!is_value) {
@@ -120,7 +123,7 @@ void qk_norm_rotary_backward(const QkNormRotaryBackward& call) {
         turn(rule, row, -1.0, &gradient);
       }
       if (rule.normalise && !is_value) {
-        const float* weight = is_key ? rule.k_weight : rule.q_weight;
+        const void* weight = is_key ? rule.k_weight : rule.q_weight;
         std::vector<double> xhat =
             load_head(call.in, row * call.in_stride + h * rule.head_dim, rule);
         const double rstd = normalise(rule, &xhat);
@@ -129,7 +132,7 @@ void qk_norm_rotary_backward(const QkNormRotaryBackward& call) {
         for (size_t d = 0; d < dim; ++d) {
           dweight[is_key ? 1 : 0][d] += gradient[d] * xhat[d];
           dbias[is_key ? 1 : 0][d] += gradient[d];
-          gradient[d] *= weight_at(weight, d);
+          gradient[d] *= value_at(rule, weight, d, 1.0);
           mean += rule.q_bias == nullptr ? 0.0 : gradient[d] / static_cast<double>(dim);
           mean_product += gradient[d] * xhat[d] / static_cast<double>(dim);
         }

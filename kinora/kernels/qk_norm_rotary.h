@@ -32,12 +32,13 @@ struct QkNormRotary {
   int64_t head_dim = 0;       ///< even, at most 256
   DType type = DType::kBF16;  ///< of all arrays of rows: kF32, kBF16, kF16
 
-  bool normalise = true;  ///< else the following five are not used
+  bool normalise = true;  ///< else the following six are not used
   float epsilon = 1e-6F;
-  const float* q_weight = nullptr;  ///< [head_dim]; null: ones
-  const float* k_weight = nullptr;  ///< [head_dim]; null: ones
-  const float* q_bias = nullptr;    ///< [head_dim]; null, both: RMSNorm
-  const float* k_bias = nullptr;    ///< as q_bias
+  DType weight_type = DType::kF32;  ///< of the following four: kF32, kBF16, kF16
+  const void* q_weight = nullptr;   ///< [head_dim]; null: ones
+  const void* k_weight = nullptr;   ///< [head_dim]; null: ones
+  const void* q_bias = nullptr;     ///< [head_dim]; null, both: RMSNorm
+  const void* k_bias = nullptr;     ///< as q_bias
 
   RotaryPairs pairs = RotaryPairs::kInterleaved;
   const float* cosine = nullptr;  ///< [num_positions, head_dim / 2]; null: nothing is turned

@@ -55,24 +55,34 @@ kernels::RowRotation rotation_of(const HeadRule& rule) {
           .num_angles = rule.cosines.size(1)};
 }
 
+/// Of a weight or bias of the rule's norm, which have one type.
+const void* values_of(const HeadRule& rule, const at::Tensor& vector) {
+  if (!vector.defined()) {
+    return nullptr;
+  }
+  KINORA_CHECK(vector.is_contiguous() && vector.scalar_type() == rule.q_weight.scalar_type(),
+               kInternal, "[kernels] weights and biases of heads' norms must be contiguous, of ",
+               rule.q_weight.scalar_type(), ", one is of ", vector.scalar_type());
+  return vector.const_data_ptr();
+}
+
 /// The passes of kernels/qk_norm_rotary.h that make a rule without a norm of all heads together,
 /// the first first.
 struct RulePasses {
-  RulePasses(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim)
-      : q_weight(rule.has_norm() ? rule.q_weight.to(at::kFloat) : rule.q_weight),
-        k_weight(rule.has_norm() ? rule.k_weight.to(at::kFloat) : rule.k_weight),
-        q_bias(rule.q_bias.defined() ? rule.q_bias.to(at::kFloat) : rule.q_bias),
-        k_bias(rule.k_bias.defined() ? rule.k_bias.to(at::kFloat) : rule.k_bias) {
+  RulePasses(const HeadRule& rule, const at::Tensor& in, int64_t heads, int64_t head_dim) {
     kernels::QkNormRotary pass{.rows = in.size(0),
                                .heads = heads,
                                .head_dim = head_dim,
                                .type = device::dtype_of(in.scalar_type()),
                                .normalise = rule.has_norm(),
-                               .epsilon = static_cast<float>(rule.epsilon),
-                               .q_weight = data_of(q_weight),
-                               .k_weight = data_of(k_weight),
-                               .q_bias = data_of(q_bias),
-                               .k_bias = data_of(k_bias)};
+                               .epsilon = static_cast<float>(rule.epsilon)};
+    if (rule.has_norm()) {
+      pass.weight_type = device::dtype_of(rule.q_weight.scalar_type());
+      pass.q_weight = values_of(rule, rule.q_weight);
+      pass.k_weight = values_of(rule, rule.k_weight);
+      pass.q_bias = values_of(rule, rule.q_bias);
+      pass.k_bias = values_of(rule, rule.k_bias);
+    }
     if (rule.cosines.defined()) {
       pass.cosine = data_of(rule.cosines);
       pass.sine = data_of(rule.sines);
@@ -88,7 +98,6 @@ struct RulePasses {
     first = pass;
   }
 
-  at::Tensor q_weight, k_weight, q_bias, k_bias;  // fp32
   kernels::QkNormRotary first;
   kernels::QkNormRotary second;
   bool has_second = false;

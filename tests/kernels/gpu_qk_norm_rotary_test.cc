@@ -15,11 +15,11 @@ struct Shape {
   int64_t head_dim;
 };
 
-// One pair, a part of a lane's pairs, DiT-XL's 72, the usual 64 and 128, a whole warp a head, many
-// rows, several rows in a warp.
-constexpr Shape kShapes[] = {{1, 1, 2},    {3, 5, 6},    {257, 16, 72}, {19, 13, 64},
-                             {65, 3, 128}, {17, 2, 256}, {9, 7, 40},    {2, 33, 10},
-                             {8201, 2, 8}, {131, 4, 32}, {30, 6, 64}};
+// One pair, a part of a lane's pairs, DiT-XL's 72, the usual 64 and 128 with a row and with several
+// rows in a warp, a whole warp a head, many rows.
+constexpr Shape kShapes[] = {{1, 1, 2},     {3, 5, 6},    {257, 16, 72}, {19, 13, 64},
+                             {33, 11, 128}, {65, 3, 128}, {17, 2, 256},  {9, 7, 40},
+                             {2, 33, 10},   {8201, 2, 8}, {131, 4, 32},  {30, 6, 64}};
 
 struct Case {
   RotaryPairs pairs = RotaryPairs::kInterleaved;
@@ -272,6 +272,33 @@ TEST_F(GpuQkNormRotaryTest, RowsOfSamplesComeAmongOthers) {
         EXPECT_EQ(first == 0.0F, row % 5 >= 3) << row;
       }
     }
+  }
+}
+
+TEST_F(GpuQkNormRotaryTest, WeightsMayHaveSixteenBits) {
+  for (const DType type : {DType::kBF16, DType::kF16}) {
+    Inputs inputs({33, 11, 128}, DType::kBF16);
+    const std::vector<uint8_t> q_weight = encode(inputs.q_weight, type);
+    const std::vector<uint8_t> k_weight = encode(inputs.k_weight, type);
+    inputs.q_weight = decode(q_weight, type);
+    inputs.k_weight = decode(k_weight, type);
+    const std::vector<float> want = inputs.on_gpu({}, true, 0).out;
+    const DeviceArray<uint8_t> rows(inputs.rows);
+    const DeviceArray<uint8_t> device_q_weight(q_weight);
+    const DeviceArray<uint8_t> device_k_weight(k_weight);
+    const DeviceArray<float> cosine(inputs.cosine);
+    const DeviceArray<float> sine(inputs.sine);
+    QkNormRotary rule = inputs.rule({});
+    rule.weight_type = type;
+    rule.q_weight = device_q_weight.data();
+    rule.k_weight = device_k_weight.data();
+    rule.cosine = cosine.data();
+    rule.sine = sine.data();
+    ASSERT_EQ(cuda::qk_norm_rotary_forward(
+                  {rule, rows.data(), inputs.stride, rows.data(), inputs.stride}, nullptr),
+              cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(decode(rows.host(), DType::kBF16), want);
   }
 }
 

@@ -57,6 +57,15 @@ TEST(QkNormRotaryTest, EqualsTorchAndComplexNumbers) {
   for (size_t i = 0; i < 16; ++i) {
     EXPECT_NEAR(compact[i], interleaved[i], 1e-6);
   }
+  // They are exact in 16 bits.
+  const std::vector<uint8_t> q_weight16 = encode(q_weight, DType::kBF16);
+  const std::vector<uint8_t> k_weight16 = encode(k_weight, DType::kBF16);
+  call.rule.weight_type = DType::kBF16;
+  call.rule.q_weight = q_weight16.data();
+  call.rule.k_weight = k_weight16.data();
+  const std::vector<float> of_fp32 = compact;
+  qk_norm_rotary_forward(call);
+  EXPECT_EQ(compact, of_fp32);
   call.rule.pairs = RotaryPairs::kHalfSplit;
   call.out = rows.data();
   call.out_stride = 12;

@@ -86,7 +86,8 @@ __device__ __forceinline__ void store_quad(T* data, int count, bool whole,
 }
 
 /// A lane's place in its head: pairs [first, first + count), and where their elements lie.
-template <bool kInterleaved>
+/// kLanes: of a head, whose elements are aligned, each lane with four pairs; 0: any.
+template <bool kInterleaved, int kLanes>
 struct Lane {
   int lanes;   // of a head
   int heads;   // side by side in a warp
@@ -98,12 +99,12 @@ struct Lane {
   __device__ __forceinline__ Lane(int64_t head_dim, bool aligned) {
     const int half = static_cast<int>(head_dim / 2);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    lanes = (half + kPairs - 1) / kPairs;
+    lanes = kLanes > 0 ? kLanes : (half + kPairs - 1) / kPairs;
     heads = 32 / lanes;
     head = lane / lanes;
     within = lane - head * lanes;
     count = head < heads ? min(kPairs, half - within * kPairs) : 0;
-    whole = aligned && count == kPairs;
+    whole = kLanes > 0 || (aligned && count == kPairs);
   }
   [[nodiscard]] __device__ __forceinline__ int first() const { return within * kPairs; }
 
@@ -116,16 +117,21 @@ struct Lane {
   }
 
   /// The sum over the lanes of the head, in all of them.
-  [[nodiscard]] __device__ __forceinline__ float sum(float value, int step) const {
-    for (; step > 0; step /= 2) {
+  [[nodiscard]] __device__ __forceinline__ float sum(float value) const {
+    if constexpr (kLanes > 0 && (kLanes & (kLanes - 1)) == 0) {
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) {
+        value += __shfl_xor_sync(0xffffffffU, value, step);
+      }
+      return value;
+    }
+    const int first_step = lanes == 1 ? 0 : 1 << (31 - __clz(lanes - 1));
+#pragma unroll(kLanes > 0 ? 5 : 1)
+    for (int step = first_step; step > 0; step /= 2) {
       const float other = __shfl_down_sync(0xffffffffU, value, step);
       value += within + step < lanes ? other : 0.0F;
     }
     return __shfl_sync(0xffffffffU, value, min(head * lanes, 31));
-  }
-  /// The first step of sum(): the smallest power of two of which `lanes` are at most twice as many.
-  [[nodiscard]] __device__ __forceinline__ int first_step() const {
-    return lanes == 1 ? 0 : 1 << (31 - __clz(lanes - 1));
   }
 };
 
@@ -140,14 +146,24 @@ struct PackedPairs {
   Quad<T> group[2];
 };
 
-template <typename T, bool kInterleaved>
-__device__ __forceinline__ PackedPairs<T> load_pairs(const Lane<kInterleaved>& lane, const T* head,
-                                                     int half, bool wanted) {
-  PackedPairs<T> packed;
+template <typename T, bool kInterleaved, int kLanes>
+__device__ __forceinline__ PackedPairs<T> load_pairs(const Lane<kInterleaved, kLanes>& lane,
+                                                     const T* head, int half, bool wanted) {
+  PackedPairs<T> packed = {};
+  if constexpr (kLanes > 0) {
+    if (wanted && kInterleaved && sizeof(T) == 2) {
+      const uint4 words = *reinterpret_cast<const uint4*>(head + lane.offset(0, half));
+      packed = {{{{words.x, words.y}}, {{words.z, words.w}}}};
+    } else if (wanted) {
+      packed = {{load_quad<T>(head + lane.offset(0, half), kPairs, true),
+                 load_quad<T>(head + lane.offset(1, half), kPairs, true)}};
+    }
+  } else {
 #pragma unroll
-  for (int group = 0; group < 2; ++group) {
-    packed.group[group] = load_quad<T>(head + lane.offset(group, half),
-                                       wanted ? lane.size(group) : 0, wanted && lane.whole);
+    for (int group = 0; group < 2; ++group) {
+      packed.group[group] = load_quad<T>(head + lane.offset(group, half),
+                                         wanted ? lane.size(group) : 0, wanted && lane.whole);
+    }
   }
   return packed;
 }
@@ -165,12 +181,17 @@ __device__ __forceinline__ Pairs unpack_pairs(const PackedPairs<T>& packed) {
   }
 }
 
-template <typename T, bool kInterleaved>
-__device__ __forceinline__ void store_pairs(const Lane<kInterleaved>& lane, T* head, int half,
-                                            const Pairs& pairs) {
+template <typename T, bool kInterleaved, int kLanes>
+__device__ __forceinline__ void store_pairs(const Lane<kInterleaved, kLanes>& lane, T* head,
+                                            int half, const Pairs& pairs) {
   const auto& a = pairs.a;
   const auto& b = pairs.b;
-  if constexpr (kInterleaved) {
+  if constexpr (kLanes > 0 && kInterleaved && sizeof(T) == 2) {
+    const float all[8] = {a[0], b[0], a[1], b[1], a[2], b[2], a[3], b[3]};
+    const Packed<T, 8> packed = pack<T, 8>(all);
+    *reinterpret_cast<uint4*>(head + lane.offset(0, half)) =
+        make_uint4(packed.word[0], packed.word[1], packed.word[2], packed.word[3]);
+  } else if constexpr (kInterleaved) {
     const float groups[2][4] = {{a[0], b[0], a[1], b[1]}, {a[2], b[2], a[3], b[3]}};
     store_quad<T>(head + lane.offset(0, half), lane.size(0), lane.whole, groups[0]);
     store_quad<T>(head + lane.offset(1, half), lane.size(1), lane.whole, groups[1]);
@@ -180,50 +201,67 @@ __device__ __forceinline__ void store_pairs(const Lane<kInterleaved>& lane, T* h
   }
 }
 
+__device__ __forceinline__ float load_any(const void* data, DType type, int index) {
+  switch (type) {
+    case DType::kBF16:
+      return to_float(static_cast<const __nv_bfloat16*>(data)[index]);
+    case DType::kF16:
+      return to_float(static_cast<const __half*>(data)[index]);
+    default:
+      return static_cast<const float*>(data)[index];
+  }
+}
+
 /// What weights or biases [head_dim] have for a lane's pairs; null: `otherwise`.
-template <bool kInterleaved>
-__device__ __forceinline__ Pairs load_dims(const Lane<kInterleaved>& lane, const float* dims,
-                                           int half, float otherwise) {
+template <bool kInterleaved, int kLanes>
+__device__ __forceinline__ Pairs load_dims(const Lane<kInterleaved, kLanes>& lane, const void* dims,
+                                           DType type, int half, float otherwise) {
   Pairs pairs;
 #pragma unroll
   for (int i = 0; i < kPairs; ++i) {
     const int pair = lane.first() + i;
     const bool wanted = dims != nullptr && i < lane.count;
-    pairs.a[i] = wanted ? dims[kInterleaved ? 2 * pair : pair] : otherwise;
-    pairs.b[i] = wanted ? dims[kInterleaved ? 2 * pair + 1 : pair + half] : otherwise;
+    pairs.a[i] = wanted ? load_any(dims, type, kInterleaved ? 2 * pair : pair) : otherwise;
+    pairs.b[i] =
+        wanted ? load_any(dims, type, kInterleaved ? 2 * pair + 1 : pair + half) : otherwise;
   }
   return pairs;
 }
 
 /// Takes the head's mean off x, with kCentres.
-/// @return  1 / sqrt(mean of x^2 + epsilon), then.
-template <bool kCentres, bool kInterleaved>
-__device__ __forceinline__ float centre(const Lane<kInterleaved>& lane, int step, float inverse_dim,
-                                        float epsilon, Pairs& x) {
+template <bool kCentres, bool kInterleaved, int kLanes>
+__device__ __forceinline__ void centre(const Lane<kInterleaved, kLanes>& lane, float inverse_dim,
+                                       Pairs& x) {
   if constexpr (kCentres) {
     float sum = 0.0F;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
       sum += x.a[j] + x.b[j];
     }
-    const float mean = lane.sum(sum, step) * inverse_dim;
+    const float mean = lane.sum(sum) * inverse_dim;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
       x.a[j] -= j < lane.count ? mean : 0.0F;
       x.b[j] -= j < lane.count ? mean : 0.0F;
     }
   }
+}
+
+/// 1 / sqrt(mean of the head's x^2 + epsilon).
+template <bool kInterleaved, int kLanes>
+__device__ __forceinline__ float rstd_of(const Lane<kInterleaved, kLanes>& lane, float inverse_dim,
+                                         float epsilon, const Pairs& x) {
   float squares = 0.0F;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
     squares += x.a[j] * x.a[j] + x.b[j] * x.b[j];
   }
-  return rsqrtf(lane.sum(squares, step) * inverse_dim + epsilon);
+  return rsqrtf(lane.sum(squares) * inverse_dim + epsilon);
 }
 
 /// Cosines (a) and sines (b) of a lane's pairs at the row's position.
-template <bool kInterleaved>
-__device__ __forceinline__ Pairs load_angles(const Lane<kInterleaved>& lane,
+template <bool kInterleaved, int kLanes>
+__device__ __forceinline__ Pairs load_angles(const Lane<kInterleaved, kLanes>& lane,
                                              const QkNormRotary& rule, uint32_t row, int half) {
   Pairs pairs;
   int64_t place = 0;

@@ -6,9 +6,13 @@
 // same for all heads and read once, angles once a row, or with every head of several rows. Queries
 // and keys (and values, where they are copied) are parts of the grid.
 //
+// Heads of 64, 72 and 128 elements, whose number of lanes the compiler knows, take the fewest
+// instructions: sums of several heads go side by side, and memory is read 16 bytes a lane.
+//
 // Backward, a warp walks over rows, too, with the sums of dweight of its elements in registers; the
 // block's warps and heads meet in shared memory in a fixed order, and column_sums.cu's second
-// kernel adds up the blocks. How rows are cut depends on their number alone.
+// kernel adds up the blocks. How rows are cut depends on their number alone. The next heads are
+// loaded while the present ones are computed.
 //
 // Bound by memory: bf16 moves 4 bytes an element of q and k forward, 6 backward.
 #include <algorithm>
@@ -26,9 +30,9 @@ constexpr int64_t kMaxHeadDim = 32 * 2 * kPairs;
 constexpr int64_t kMaxRows = int64_t{1} << 31;
 constexpr int64_t kTargetBlocks = 1024;  // enough for every GPU, whatever its size
 
-// Groups of heads loaded at once.
-__host__ __device__ constexpr int forward_unroll(size_t element_bytes) {
-  return element_bytes == 2 ? 4 : 2;
+// Groups of heads loaded at once: with kLanes so many that few are empty of 16 or 24 heads.
+__host__ __device__ constexpr int forward_unroll(size_t element_bytes, int lanes) {
+  return lanes == 8 || lanes == 9 ? 3 : element_bytes == 2 ? 4 : 2;
 }
 constexpr int kBackwardUnroll = 2;
 
@@ -77,10 +81,10 @@ struct HeadsOfRows {
 };
 
 /// kCentres: the norm is LayerNorm.
-template <typename T, bool kInterleaved, bool kCentres, bool kSeveralRows>
+template <typename T, bool kInterleaved, bool kCentres, bool kSeveralRows, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     forward_kernel(const QkNormRotaryForward call, int rows_at_once, bool aligned) {
-  constexpr int kUnroll = forward_unroll(sizeof(T));
+  constexpr int kUnroll = forward_unroll(sizeof(T), kLanes);
   const QkNormRotary& rule = call.rule;
   const uint32_t first_row =
       (blockIdx.x * kWarps + threadIdx.x / 32) * static_cast<unsigned>(rows_at_once);
@@ -89,15 +93,17 @@ __global__ void __launch_bounds__(kThreads)
   }
   const HeadsOfRows<kSeveralRows> heads(
       rule, first_row, min(static_cast<int64_t>(rows_at_once), rule.rows - first_row));
-  const int half = static_cast<int>(rule.head_dim / 2);
-  const Lane<kInterleaved> lane(rule.head_dim, aligned);
-  const int step = lane.first_step();
+  const int half = kLanes > 0 ? kLanes * kPairs : static_cast<int>(rule.head_dim / 2);
+  const int head_dim = 2 * half;
+  const Lane<kInterleaved, kLanes> lane(rule.head_dim, aligned);
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
   const T* in = static_cast<const T*>(call.in) + part;
   T* out = static_cast<T*>(call.out) + part;
   const bool is_value = blockIdx.y == 2;
-  const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half, 1.0F);
-  const Pairs bias = load_dims(lane, blockIdx.y == 0 ? rule.q_bias : rule.k_bias, half, 0.0F);
+  const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight,
+                                 rule.weight_type, half, 1.0F);
+  const Pairs bias =
+      load_dims(lane, blockIdx.y == 0 ? rule.q_bias : rule.k_bias, rule.weight_type, half, 0.0F);
   const bool turns = rule.cosine != nullptr && !is_value;
   const bool normalises = rule.normalise && !is_value;
   const float inverse_dim = 1.0F / static_cast<float>(rule.head_dim);
@@ -109,12 +115,12 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kUnroll; ++i) {
       const int number = begin + i * lane.heads + lane.head;
       packed[i] = load_pairs<T>(
-          lane, in + heads.row(number) * call.in_stride + heads.head(number) * rule.head_dim, half,
+          lane, in + heads.row(number) * call.in_stride + heads.head(number) * head_dim, half,
           number < heads.count && lane.count > 0);
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      if (begin + i * lane.heads >= heads.count) {
+      if (kLanes == 0 && begin + i * lane.heads >= heads.count) {
         break;  // for all lanes
       }
       const int number = begin + i * lane.heads + lane.head;
@@ -124,7 +130,8 @@ __global__ void __launch_bounds__(kThreads)
       }
       Pairs x = unpack_pairs<T, kInterleaved>(packed[i]);
       if (normalises) {
-        const float rstd = centre<kCentres>(lane, step, inverse_dim, rule.epsilon, x);
+        centre<kCentres>(lane, inverse_dim, x);
+        const float rstd = rstd_of(lane, inverse_dim, rule.epsilon, x);
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
           x.a[j] *= rstd * weight.a[j];
@@ -146,7 +153,7 @@ __global__ void __launch_bounds__(kThreads)
       if (number < heads.count && lane.count > 0) {
         store_pairs<T>(lane,
                        out + far_row(rule, row, call.out_stride, call.out_sample_stride) +
-                           heads.head(number) * rule.head_dim,
+                           heads.head(number) * head_dim,
                        half, x);
       }
     }
@@ -155,20 +162,21 @@ __global__ void __launch_bounds__(kThreads)
 
 /// partial: [2, blocks, head_dim], queries' and keys' sums, with kCentres [4, ...], those of biases
 /// behind them; null: not wanted.
-template <typename T, bool kInterleaved, bool kCentres, bool kSeveralRows>
+template <typename T, bool kInterleaved, bool kCentres, bool kSeveralRows, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     backward_kernel(const QkNormRotaryBackward call, int64_t rows_per_block, int rows_at_once,
                     bool aligned, float* __restrict__ partial) {
   constexpr int kUnroll = kBackwardUnroll;
   const QkNormRotary& rule = call.rule;
-  const int half = static_cast<int>(rule.head_dim / 2);
-  const Lane<kInterleaved> lane(rule.head_dim, aligned);
-  const int step = lane.first_step();
+  const int half = kLanes > 0 ? kLanes * kPairs : static_cast<int>(rule.head_dim / 2);
+  const int head_dim = 2 * half;
+  const Lane<kInterleaved, kLanes> lane(rule.head_dim, aligned);
   const int64_t part = blockIdx.y * rule.heads * rule.head_dim;
   const T* dout = static_cast<const T*>(call.dout) + part;
   const T* in = static_cast<const T*>(call.in) + part;
   T* din = static_cast<T*>(call.din) + part;
-  const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight, half, 1.0F);
+  const Pairs weight = load_dims(lane, blockIdx.y == 0 ? rule.q_weight : rule.k_weight,
+                                 rule.weight_type, half, 1.0F);
   const bool is_value = blockIdx.y == 2;
   const bool turns = rule.cosine != nullptr && !is_value;
   const bool normalises = rule.normalise && !is_value;
@@ -184,24 +192,35 @@ __global__ void __launch_bounds__(kThreads)
         rule, static_cast<uint32_t>(begin_row),
         min(static_cast<int64_t>(rows_at_once), end_row - begin_row));
     Pairs angle = load_angles(lane, rule, heads.first_row, half);
-    for (int begin = 0; begin < heads.count; begin += kUnroll * lane.heads) {
-      PackedPairs<T> packed_dy[kUnroll];
-      PackedPairs<T> packed_x[kUnroll];
+    struct Loaded {
+      PackedPairs<T> dy[kUnroll];
+      PackedPairs<T> x[kUnroll];
+    };
+    const auto load = [&](int begin) {
+      Loaded loaded;
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
         const int number = begin + i * lane.heads + lane.head;
         const bool wanted = number < heads.count && lane.count > 0;
         const uint32_t row = heads.row(number);
-        const int64_t head = heads.head(number) * rule.head_dim;
-        packed_dy[i] = load_pairs<T>(
+        const int64_t head = heads.head(number) * head_dim;
+        loaded.dy[i] = load_pairs<T>(
             lane, dout + far_row(rule, row, call.dout_stride, call.dout_sample_stride) + head, half,
             wanted);
-        packed_x[i] =
+        loaded.x[i] =
             load_pairs<T>(lane, in + row * call.in_stride + head, half, wanted && normalises);
+      }
+      return loaded;
+    };
+    Loaded next = load(0);
+    for (int begin = 0; begin < heads.count; begin += kUnroll * lane.heads) {
+      const Loaded loaded = next;
+      if (begin + kUnroll * lane.heads < heads.count) {
+        next = load(begin + kUnroll * lane.heads);
       }
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
-        if (begin + i * lane.heads >= heads.count) {
+        if (kLanes == 0 && begin + i * lane.heads >= heads.count) {
           break;  // for all lanes
         }
         const int number = begin + i * lane.heads + lane.head;
@@ -210,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
         if constexpr (kSeveralRows) {
           angle = load_angles(lane, rule, row, half);
         }
-        Pairs g = unpack_pairs<T, kInterleaved>(packed_dy[i]);
+        Pairs g = unpack_pairs<T, kInterleaved>(loaded.dy[i]);
         if (turns) {  // back
 #pragma unroll
           for (int j = 0; j < kPairs; ++j) {
@@ -220,37 +239,42 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
         if (normalises) {
-          Pairs x = unpack_pairs<T, kInterleaved>(packed_x[i]);
-          const float rstd = centre<kCentres>(lane, step, inverse_dim, rule.epsilon, x);
+          Pairs x = unpack_pairs<T, kInterleaved>(loaded.x[i]);
+          centre<kCentres>(lane, inverse_dim, x);
+          // All sums of the head at once.
+          float squares = 0.0F;
           float sum = 0.0F;
           float product = 0.0F;
+          Pairs weighted;
 #pragma unroll
           for (int j = 0; j < kPairs; ++j) {
-            x.a[j] *= rstd;
-            x.b[j] *= rstd;
-            // Where no head is, an epsilon of zero would make NaN of 0 * rstd.
-            dweight.a[j] += is_there ? g.a[j] * x.a[j] : 0.0F;
-            dweight.b[j] += is_there ? g.b[j] * x.b[j] : 0.0F;
+            weighted.a[j] = g.a[j] * weight.a[j];
+            weighted.b[j] = g.b[j] * weight.b[j];
+            squares += x.a[j] * x.a[j] + x.b[j] * x.b[j];
+            product += weighted.a[j] * x.a[j] + weighted.b[j] * x.b[j];
+            sum += weighted.a[j] + weighted.b[j];
+          }
+          squares = lane.sum(squares);
+          product = lane.sum(product);
+          const float mean = kCentres ? lane.sum(sum) * inverse_dim : 0.0F;
+          // Where no head is, an epsilon of zero would make NaN of 0 * rstd.
+          const float rstd = is_there ? rsqrtf(squares * inverse_dim + rule.epsilon) : 0.0F;
+          const float along = rstd * rstd * product * inverse_dim;
+#pragma unroll
+          for (int j = 0; j < kPairs; ++j) {
+            dweight.a[j] += g.a[j] * (x.a[j] * rstd);
+            dweight.b[j] += g.b[j] * (x.b[j] * rstd);
             if constexpr (kCentres) {
               dbias.a[j] += g.a[j];
               dbias.b[j] += g.b[j];
             }
-            g.a[j] *= weight.a[j];
-            g.b[j] *= weight.b[j];
-            sum += g.a[j] + g.b[j];
-            product += g.a[j] * x.a[j] + g.b[j] * x.b[j];
-          }
-          const float mean = kCentres ? lane.sum(sum, step) * inverse_dim : 0.0F;
-          const float mean_product = lane.sum(product, step) * inverse_dim;
-#pragma unroll
-          for (int j = 0; j < kPairs; ++j) {
-            g.a[j] = rstd * (g.a[j] - mean - x.a[j] * mean_product);
-            g.b[j] = rstd * (g.b[j] - mean - x.b[j] * mean_product);
+            g.a[j] = rstd * (weighted.a[j] - mean - x.a[j] * along);
+            g.b[j] = rstd * (weighted.b[j] - mean - x.b[j] * along);
           }
         }
         if (is_there) {
-          store_pairs<T>(lane, din + row * call.din_stride + heads.head(number) * rule.head_dim,
-                         half, g);
+          store_pairs<T>(lane, din + row * call.din_stride + heads.head(number) * head_dim, half,
+                         g);
         }
       }
     }
@@ -304,15 +328,16 @@ int rows_at_once(const QkNormRotary& rule, int unroll) {
   return static_cast<int>(std::max(unroll * (32 / lanes) / rule.heads, int64_t{1}));
 }
 
-/// Whether groups of four elements, and angles, are vectors of memory.
+/// Whether groups of 16 bytes, and of four angles, are vectors of memory.
 bool is_aligned(const QkNormRotary& rule, const void* data, int64_t stride,
                 int64_t sample_stride = 0) {
   const auto lies_at = [](const void* pointer, size_t multiple) {
     return reinterpret_cast<uintptr_t>(pointer) % multiple == 0;
   };
-  return rule.head_dim % 8 == 0 && stride % 4 == 0 && sample_stride % 4 == 0 &&
-         lies_at(data, 4 * size_of(rule.type)) && lies_at(rule.cosine, 4 * sizeof(float)) &&
-         lies_at(rule.sine, 4 * sizeof(float));
+  constexpr size_t kVector = 16;
+  const auto elements = static_cast<int64_t>(kVector / size_of(rule.type));
+  return rule.head_dim % 8 == 0 && stride % elements == 0 && sample_stride % elements == 0 &&
+         lies_at(data, kVector) && lies_at(rule.cosine, kVector) && lies_at(rule.sine, kVector);
 }
 
 /// body(a type that says whether it is true)
@@ -326,14 +351,32 @@ void with_truth(bool is_true, const Body& body) {
 }
 
 /// body(T{}, whether pairs are interleaved, whether the norm centres, whether the heads of several
-/// rows are loaded at once), the latter as types.
+/// rows are loaded at once, Lane's kLanes), all but the first as types.
 template <typename Body>
-cudaError_t with_kind(const QkNormRotary& rule, bool several_rows, const Body& body) {
+cudaError_t with_kind(const QkNormRotary& rule, bool several_rows, bool aligned, const Body& body) {
   return with_type(rule.type, [&](auto example) {
     with_truth(rule.pairs == RotaryPairs::kInterleaved, [&](auto interleaved) {
       with_truth(rule.normalise && rule.q_bias != nullptr, [&](auto centres) {
-        with_truth(several_rows,
-                   [&](auto several) { body(example, interleaved, centres, several); });
+        const std::integral_constant<int, 0> any;
+        if (several_rows) {
+          return body(example, interleaved, centres, std::true_type{}, any);
+        }
+        if constexpr (sizeof(example) == 2) {
+          switch (aligned ? rule.head_dim : 0) {
+            case 64:
+              return body(example, interleaved, centres, std::false_type{},
+                          std::integral_constant<int, 8>{});
+            case 72:
+              return body(example, interleaved, centres, std::false_type{},
+                          std::integral_constant<int, 9>{});
+            case 128:
+              return body(example, interleaved, centres, std::false_type{},
+                          std::integral_constant<int, 16>{});
+            default:
+              break;
+          }
+        }
+        body(example, interleaved, centres, std::false_type{}, any);
       });
     });
     return cudaGetLastError();
@@ -352,11 +395,11 @@ cudaError_t qk_norm_rotary_forward(const QkNormRotaryForward& call, cudaStream_t
   }
   const bool aligned = is_aligned(rule, call.in, call.in_stride) &&
                        is_aligned(rule, call.out, call.out_stride, call.out_sample_stride);
-  const int at_once = rows_at_once(rule, forward_unroll(size_of(rule.type)));
+  const int at_once = rows_at_once(rule, forward_unroll(size_of(rule.type), 0));
   const dim3 grid(static_cast<unsigned>(ceil_div(rule.rows, kWarps * at_once)), parts(rule));
-  return with_kind(rule, at_once > 1,
-                   [&](auto example, auto interleaved, auto centres, auto several) {
-                     forward_kernel<decltype(example), interleaved(), centres(), several()>
+  return with_kind(rule, at_once > 1, aligned,
+                   [&](auto example, auto interleaved, auto centres, auto several, auto lanes) {
+                     forward_kernel<decltype(example), interleaved(), centres(), several(), lanes()>
                          <<<grid, kThreads, 0, stream>>>(call, at_once, aligned);
                    });
 }
@@ -388,10 +431,11 @@ cudaError_t qk_norm_rotary_backward(const QkNormRotaryBackward& call, void* work
   const int64_t blocks = ceil_div(rule.rows, per_block);
   const dim3 grid(static_cast<unsigned>(blocks), parts(rule));
   cudaError_t error =
-      with_kind(rule, at_once > 1, [&](auto example, auto interleaved, auto centres, auto several) {
-        backward_kernel<decltype(example), interleaved(), centres(), several()>
-            <<<grid, kThreads, 0, stream>>>(call, per_block, at_once, aligned, partial);
-      });
+      with_kind(rule, at_once > 1, aligned,
+                [&](auto example, auto interleaved, auto centres, auto several, auto lanes) {
+                  backward_kernel<decltype(example), interleaved(), centres(), several(), lanes()>
+                      <<<grid, kThreads, 0, stream>>>(call, per_block, at_once, aligned, partial);
+                });
   if (error != cudaSuccess || !wants_weights) {
     return error;
   }
