@@ -21,6 +21,11 @@ struct Cut {
   std::vector<Stretch> stretches;
   /// Of kInputs, one stretch: all have all of x, and each reads its part.
   bool reads_whole = false;
+
+  /// That of `inputs` numbers, whatever they are.
+  [[nodiscard]] static Cut of_whole_inputs(int64_t inputs) {
+    return {.dim = Dim::kInputs, .stretches = {{inputs, inputs}}, .reads_whole = true};
+  }
 };
 
 /// A layer that computes with one weight and a bias, and may have a trained update of the weight:

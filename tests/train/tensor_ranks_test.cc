@@ -14,6 +14,7 @@
 #include "kinora/checkpoint/frozen.h"
 #include "kinora/checkpoint/model_weights.h"
 #include "kinora/checkpoint/writer.h"
+#include "kinora/models/model.h"
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
@@ -95,6 +96,17 @@ TEST_P(FamiliesTest, DividedNormsEqualOneRank) {
         }
       },
       kLong);
+}
+
+/// Sums over tokens of pictures would cost more than the few weights that make and read these.
+TEST_P(FamiliesTest, OnlyLinearsOfPatchesStayWhole) {
+  RunConfig config = tiny_of(GetParam());
+  const std::unique_ptr<models::Model> model = models::make_model(config.model);
+  for (const auto& [path, layer] : model->named_weight_layers()) {
+    EXPECT_TRUE(layer->cut().has_value() || path == "final_layer.linear" ||
+                path.find("x_embedder") != std::string::npos)
+        << path;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FamiliesTest,
@@ -301,6 +313,41 @@ TEST(TensorRanksTest, NumbersThatDoNotDivideAreNamed) {
     config.parallel.divided_norms = true;
     EXPECT_THAT(message(), testing::HasSubstr("parallel.divided_norms needs the fast path"));
   });
+}
+
+TEST(TensorRanksTest, HalvesOfManyRowsEqualOneRank) {
+  comm::run_on_ranks(
+      2,
+      [](const comm::Group& world) {
+        for (const char* family : {"dit", "flux"}) {
+          SCOPED_TRACE(family);
+          RunConfig config = tiny_of(family);
+          config.path = inference::Path::kFast;
+          config.model.height = 32;
+          config.model.width = 32;
+          // Sums of a step.
+          const auto sums = [&](int64_t batch) {
+            config.train.global_batch = batch;
+            config.parallel.tp_size = 2;
+            TinyRun run(config, world);
+            const comm::Group& ranks = run.trainable.arena().options().tensor;
+            ranks.reset_traffic();
+            Outcome outcome;
+            run.step(&outcome);
+            return ranks.traffic(comm::Operation::kAllReduce).calls;
+          };
+          // Of eight pictures of 256 tokens those of each branch forward come in two, of a joint
+          // block those of pictures alone.
+          const int64_t split = family == std::string("dit") ? 2 * 6 : 2 * 2 + 2;
+          EXPECT_EQ(sums(8), sums(2) + split);
+          config.parallel = {};
+          config.train.global_batch = 8;
+          const Outcome want = outcome_of_one(config, world);
+          config.parallel.tp_size = 2;
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+      },
+      kLong);
 }
 
 TEST(TensorRanksTest, DividedNormsScatterWhatBranchesMake) {

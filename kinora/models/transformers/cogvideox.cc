@@ -325,6 +325,7 @@ CogVideoX::CogVideoX(const ModelConfig& config)
   if (config.text_encoder.any()) {
     add_child("text_encoder", text_encoder.emplace(config));
   }
+  context_embedder.set_cut(nn::Cut::of_whole_inputs(config.text_channels));
   add_child("context_embedder", context_embedder);
   add_buffer("null_text", null_text);
   if (own.learned_positions) {

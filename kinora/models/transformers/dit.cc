@@ -67,6 +67,8 @@ at::Tensor PatchEmbed::forward(const at::Tensor& patches) const {
 VectorEmbedder::Mlp::Mlp(int64_t channels, int64_t hidden)
     : first(channels, hidden, nn::Init::normal(kEmbeddingStd), {.fp32_island = true}),
       second(hidden, hidden, nn::Init::normal(kEmbeddingStd), {.fp32_island = true}) {
+  first.set_cut({nn::Cut::Dim::kOutputs, {{hidden, hidden}}});
+  second.set_cut({nn::Cut::Dim::kInputs, {{hidden, hidden}}});
   add_child("0", first);
   add_child("2", second);
 }
@@ -108,10 +110,7 @@ Modulation::Modulation(int64_t hidden, int64_t num_vectors, bool fp32_island, in
     : num_vectors_(num_vectors),
       linear(condition > 0 ? condition : hidden, num_vectors * hidden, nn::Init::zero(),
              {.fp32_island = fp32_island}) {
-  if (!fp32_island) {  // a block's: a third of its weights
-    const int64_t inputs = condition > 0 ? condition : hidden;
-    linear.set_cut({nn::Cut::Dim::kInputs, {{inputs, inputs}}, /*reads_whole=*/true});
-  }
+  linear.set_cut(nn::Cut::of_whole_inputs(linear.weight.shape[1]));
   add_child("1", linear);
 }
 

@@ -109,6 +109,7 @@ MMDiT::MMDiT(const ModelConfig& config)
   } else {
     const nn::Init init = nn::Init::xavier_uniform(config.text_channels, own.hidden);
     add_child("context_embedder", context_embedder.emplace(config.text_channels, own.hidden, init));
+    context_embedder->set_cut(nn::Cut::of_whole_inputs(config.text_channels));
   }
   add_buffer("null_text", null_text);
   if (has_table(own)) {

@@ -72,6 +72,7 @@ TokenRefiner::TokenRefiner(const ModelConfig& config)
               nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden)),
       depth_(config.transformer.refiner_depth),
       blocks(config.transformer, depth_, 0) {
+  proj_in.set_cut(nn::Cut::of_whole_inputs(config.text_channels));
   add_child("t_embedder", t_embedder);
   add_child("y_embedder", y_embedder);
   add_child("proj_in", proj_in);

@@ -33,6 +33,7 @@ TextEmbedder::TextEmbedder(const ModelConfig& config)
                         nn::Init::xavier_uniform(config.text_channels, config.transformer.hidden),
                         {.fp32_island = true}),
       y_embedding(at::zeros({1, config.text_channels}, at::kFloat)) {
+  output_projection.set_cut(nn::Cut::of_whole_inputs(config.text_channels));
   add_child("output_projection", output_projection);
   add_buffer("y_embedding", y_embedding);
 }

@@ -113,6 +113,8 @@ WanImageEmbedder::WanImageEmbedder(const TransformerConfig& config)
     add_parameter("positions", positions);
   }
   add_child("norm1", norm1);
+  fc1.set_cut({nn::Cut::Dim::kOutputs, {{channels_, channels_}}});
+  fc2.set_cut({nn::Cut::Dim::kInputs, {{channels_, channels_}}});
   add_child("fc1", fc1);
   add_child("fc2", fc2);
   add_child("norm2", norm2);
