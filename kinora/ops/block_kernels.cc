@@ -275,10 +275,10 @@ ResultGrad BlockKernels::result_grad(const at::Tensor& dy, int64_t number,
 }
 
 at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
-                                const at::Tensor& addend) {
+                                const at::Tensor& addend, const at::Tensor& out) {
   impl_->count(x, linear);
   if (x.fp8.defined()) {
-    return impl_->fp8->linear(x, fp8()->weight(linear.number), linear.bias, addend);
+    return impl_->fp8->linear(x, fp8()->weight(linear.number), linear.bias, addend, out);
   }
   if (addend.defined()) {
     if (!add_linear(x.value, linear, addend, /*accumulate=*/true)) {
@@ -289,12 +289,14 @@ at::Tensor BlockKernels::linear(const Operand& x, const LinearWeights& linear,
     }
     return addend;
   }
-  if (!impl_->products) {
+  if (!impl_->products && !out.defined()) {
     return at::linear(x.value, linear.weight, linear.bias);
   }
-  at::Tensor out = impl_->empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
-  linear_into(x.value, linear, out);
-  return out;
+  const at::Tensor result =
+      out.defined() ? out
+                    : impl_->empty({x.value.size(0), linear.weight.size(0)}, x.value.scalar_type());
+  linear_into(x.value, linear, result);
+  return result;
 }
 
 bool BlockKernels::add_linear(const at::Tensor& x, const LinearWeights& linear,

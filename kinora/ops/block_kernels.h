@@ -42,6 +42,15 @@ struct Operand {
   [[nodiscard]] int64_t rows() const {
     return value.defined() ? value.size(0) : (fp8.defined() ? fp8.size(0) : fp8_transposed.size(1));
   }
+  /// Whether some_rows() has them: 8-bit values have one factor.
+  [[nodiscard]] bool has_parts() const { return !fp8.defined() || factors.numel() == 1; }
+  /// Some of its rows as the input of a product: views.
+  [[nodiscard]] Operand some_rows(int64_t first, int64_t count) const {
+    const auto part = [&](const at::Tensor& rows) {
+      return rows.defined() ? rows.narrow(0, first, count) : rows;
+    };
+    return {.value = part(value), .fp8 = part(fp8), .factors = factors, .number = number};
+  }
 };
 
 /// The linear that reads a matrix, as the part that writes it must know it.
@@ -181,9 +190,10 @@ class BlockKernels {
   [[nodiscard]] ResultGrad result_grad(const at::Tensor& dy, int64_t number,
                                        const at::Tensor& bias_grad);
 
-  /// x W^T + bias: [R, out]. addend: [R, out], added and overwritten; undefined: none.
+  /// x W^T + bias: [R, out]. addend: [R, out], added and overwritten; undefined: none. out: where
+  /// the result lies without an addend, contiguous, of the block's type; undefined: anywhere.
   [[nodiscard]] at::Tensor linear(const Operand& x, const LinearWeights& linear,
-                                  const at::Tensor& addend = {});
+                                  const at::Tensor& addend = {}, const at::Tensor& out = {});
   /// The same into `out`: [R, out], rows at any distance, of the block's type or fp32. Never fp8.
   void linear_into(const at::Tensor& x, const LinearWeights& linear, const at::Tensor& out);
 

@@ -903,6 +903,35 @@ at::Tensor summed(const BranchPass& pass, const Branch& branch, const at::Tensor
   return begin_sum(pass, branch, rows, /*beside=*/false).result();
 }
 
+/// Products of fewer rows lose more by being halved than they hide.
+constexpr int64_t kLeastRowsOfHalf = 1024;
+
+/// What summed() makes of linear(). Of many rows, one half is exchanged while the other is
+/// computed.
+at::Tensor summed_linear(const BranchPass& pass, const Branch& branch, Operand& x,
+                         const LinearWeights& weights, const at::Tensor& sum = {}) {
+  const int64_t half = x.rows() / 2;
+  if (!pass.ranks.sum || pass.ranks.divides_rows() || half < kLeastRowsOfHalf || !x.has_parts()) {
+    return summed(pass, branch, linear(pass, x, weights, sum));
+  }
+  const Product product = forward_product(pass, x, weights);
+  const int64_t rows = x.rows();
+  const at::Tensor addend = sum_of(sum, product.addend);
+  const at::Tensor all = addend.defined() ? addend
+                                          : pass.kernels.empty_with_room(
+                                                rows, product.weights.weight.size(0), /*room=*/0);
+  const auto computed = [&](int64_t first, int64_t count) {
+    const at::Tensor own = all.narrow(0, first, count);
+    return pass.kernels.linear(product.operand.some_rows(first, count), product.weights,
+                               addend.defined() ? own : at::Tensor(), own);
+  };
+  const Exchange first = pass.ranks.sum(computed(0, half), /*beside=*/true);
+  const at::Tensor second = computed(half, rows - half);
+  (void)first.result();
+  (void)pass.ranks.sum(second, /*beside=*/false).result();
+  return all;
+}
+
 /// What waits is computed beside the sums of gradients and, where rows are divided, the gathering
 /// behind them.
 void compute_beside_sum(BranchPass& pass) {
@@ -943,19 +972,20 @@ void run_last(const BranchPass& pass, const Branch& branch, KeptBranch& kept, si
   if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
     const at::Tensor all = side_by_side(kept.attention_last.value, kept.last.value);
     const LinearWeights joined = all.defined() ? joined_last(*both) : LinearWeights{};
-    kept.result = joined.weight.defined()
-                      ? pass.kernels.linear({.value = all}, joined)
-                      : linear(pass, kept.last, both->mlp.fc2,
-                               linear(pass, kept.attention_last, both->attention.proj));
-    kept.result = summed(pass, branch, kept.result);
+    if (joined.weight.defined()) {
+      Operand rows{.value = all};
+      kept.result = summed_linear(pass, branch, rows, joined);
+    } else {
+      kept.result = summed_linear(pass, branch, kept.last, both->mlp.fc2,
+                                  linear(pass, kept.attention_last, both->attention.proj));
+    }
     return;
   }
   if (const LinearWeights* last = last_linear(branch, stream)) {
-    kept.result = linear(pass, kept.last, *last);
-  } else if (pass.keeps) {
-    kept.result = kept.graph.detach();
+    kept.result = summed_linear(pass, branch, kept.last, *last);
+  } else {
+    kept.result = summed(pass, branch, pass.keeps ? kept.graph.detach() : kept.result);
   }
-  kept.result = summed(pass, branch, kept.result);
   if (branch.kept != nullptr) {
     branch.kept->streams[stream] = kept.result;
   }

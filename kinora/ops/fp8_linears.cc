@@ -290,20 +290,21 @@ Operand Fp8Linears::operand(const at::Tensor& value, int64_t number, Fp8::Role r
 }
 
 at::Tensor Fp8Linears::run_adding(MatmulProblem problem, kernels::MatmulArguments arguments,
-                                  const at::Tensor& sum) {
+                                  const at::Tensor& sum, const at::Tensor& to) {
   problem.accumulate = sum.defined();
   const bool is_one = !sum.defined() || products_.supports(problem);
   problem.accumulate = sum.defined() && is_one;
-  at::Tensor out = sum.defined() && is_one
-                       ? sum
-                       : at::empty({problem.m, problem.n}, at::device(fp8_->device()).dtype(type_));
+  at::Tensor out = sum.defined() && is_one ? sum : to;
+  if (!out.defined()) {
+    out = at::empty({problem.m, problem.n}, at::device(fp8_->device()).dtype(type_));
+  }
   arguments.d = out.data_ptr();
   products_.run(problem, arguments);
   return is_one ? out : at::Tensor(sum).add_(out);
 }
 
 at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at::Tensor& bias,
-                              const at::Tensor& sum) {
+                              const at::Tensor& sum, const at::Tensor& out) {
   const MatmulProblem problem =
       fp8_problems(fp8_->scaling(), product_shape(x, weight), device::dtype_of(type_)).forward;
   return run_adding(bias.defined() ? problem : without_bias(problem),
@@ -312,7 +313,7 @@ at::Tensor Fp8Linears::linear(const Operand& x, const Operand& weight, const at:
                      .bias = bias.defined() ? bias.data_ptr() : nullptr,
                      .a_scale = x.factors.const_data_ptr<float>(),
                      .b_scale = weight.factors.const_data_ptr<float>()},
-                    sum);
+                    sum, out);
 }
 
 MatmulProblem Fp8Linears::gelu_problem(const Operand& x, const Operand& weight) const {

@@ -77,9 +77,10 @@ class Fp8Linears {
   [[nodiscard]] Operand operand(const at::Tensor& value, int64_t number, Fp8::Role role,
                                 const at::Tensor& column_sums = {});
 
-  /// `weight` is Fp8's; bias: undefined: none. sum: added, and overwritten; undefined: none.
+  /// `weight` is Fp8's; bias: undefined: none. sum: added, and overwritten; undefined: none. out:
+  /// where the result lies without a sum; undefined: anywhere.
   [[nodiscard]] at::Tensor linear(const Operand& x, const Operand& weight, const at::Tensor& bias,
-                                  const at::Tensor& sum = {});
+                                  const at::Tensor& sum = {}, const at::Tensor& out = {});
   /// GELU(x W^T + bias) as the input of linear `consumer`, which fuses() its rows, quantised within
   /// the product. Sampling alone: nothing of it is kept, nor has it a transposed copy.
   [[nodiscard]] Operand linear_gelu(const Operand& x, const Operand& weight, const at::Tensor& bias,
@@ -113,9 +114,9 @@ class Fp8Linears {
   [[nodiscard]] std::optional<bool> decided(int64_t number, int64_t rows) const;
   /// [first, end) of the parts of its linear.
   [[nodiscard]] std::pair<int64_t, int64_t> parts_of(int64_t number) const;
-  /// The product, added to `sum` where that is defined, else to nothing.
+  /// The product, added to `sum` where that is defined, else in `to` or, undefined, anywhere.
   at::Tensor run_adding(kernels::MatmulProblem problem, kernels::MatmulArguments arguments,
-                        const at::Tensor& sum);
+                        const at::Tensor& sum, const at::Tensor& to = {});
   /// What stands in the way of a shape's fp8 products, in words; "": nothing.
   [[nodiscard]] std::string obstacle(const LinearShape& shape);
   /// By running both.

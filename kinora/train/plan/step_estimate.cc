@@ -336,9 +336,11 @@ double StepEstimate::samples_per_s(const RunConfig& config, int64_t ranks) const
       step_s += static_cast<double>(costs.accumulation) * bytes / gpu_.link_bytes_per_s;
     }
     if (mesh.tensor > 1) {
-      // Two all-reduces of the residual stream a block forward, and two backward: by a ring.
+      // Two all-reduces of the residual stream a block forward, half of each beside products, and
+      // two backward, beside the gradients of weights that are trained: by a ring.
+      const double waits = 1.0 + 2.0 * (1.0 - trained_share_);
       const auto others = static_cast<double>(mesh.tensor - 1);
-      const double bytes = 4.0 * 2.0 * others / static_cast<double>(mesh.tensor) *
+      const double bytes = waits * 2.0 * others / static_cast<double>(mesh.tensor) *
                            static_cast<double>(shape.blocks) * rows * width * 2.0;
       step_s += static_cast<double>(costs.accumulation) * bytes / gpu_.link_bytes_per_s;
     }
