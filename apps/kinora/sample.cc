@@ -573,12 +573,10 @@ Drawn sample_on_rank(const SampleArguments& given, const LikeArguments& like,
     previews.emplace(arguments, recipe, decoder.get(), trained.device);
     events.preview = [&](const pipelines::DrawPreview& now) { previews->show(now); };
   }
-  // So many that the layers' neighbours have what they see of a rank's.
-  constexpr int64_t kRowsARank = 4;
   if (decoder != nullptr && arguments.preview == 0) {
     events.shared = [&](const comm::Group& ranks) {
       leads = ranks.rank() == 0;
-      const bool divides = recipe.model.height >= kRowsARank * ranks.size();
+      const bool divides = models::Autoencoder::divides(recipe.model.height, ranks.size());
       decoder->use_ranks(divides ? ranks : comm::Group());
     };
   }

@@ -4,10 +4,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "kinora/comm/differentiable.h"
 #include "kinora/core/error.h"
 #include "kinora/ops/edges.h"
 #include "kinora/ops/recompute.h"
@@ -34,6 +37,118 @@ at::Tensor by_place(const at::Tensor& band) {
 /// The reverse; so it stays in memory.
 at::Tensor by_channel(const at::Tensor& sent) {
   return sent.movedim(-1, 1);
+}
+
+using Exchange = std::function<at::Tensor(const at::Tensor& x)>;
+
+/// forward(x), whose gradient is `backward` of that of the result. All ranks call it, and so they
+/// do in backward: what came before is an input.
+at::Tensor exchanged(const BandPlan& plan, const at::Tensor& x, const Exchange& forward,
+                     const Exchange& backward) {
+  if (!at::GradMode::is_enabled()) {
+    return forward(x);
+  }
+  std::vector<at::Tensor> inputs = {x};
+  if (plan.last_exchange->defined()) {
+    inputs.push_back(*plan.last_exchange);
+  }
+  const comm::Differentiable function = {
+      [forward](const std::vector<at::Tensor>& given, std::vector<at::Tensor>* /*saved*/) {
+        return forward(given[0]);
+      },
+      [backward, count = inputs.size()](const std::vector<at::Tensor>& /*saved*/,
+                                        const at::Tensor& gradient) {
+        std::vector<at::Tensor> gradients(count);
+        gradients[0] = backward(gradient);
+        return gradients;
+      }};
+  at::Tensor made = function(inputs);
+  *plan.last_exchange = made.narrow(0, 0, 0).clone();
+  return made;
+}
+
+/// A contiguous tensor as groups send it: of any type, also fp64, which they do not add.
+at::Tensor bytes_of(const at::Tensor& x) {
+  return x.flatten().view(at::kByte);
+}
+
+/// What another rank has sent, to which x goes: the step of a ring.
+at::Tensor passed_on(const comm::Group& ranks, const at::Tensor& x, int64_t from, int64_t to) {
+  const at::Tensor sent = by_place(x).contiguous();
+  const at::Tensor got = at::empty_like(sent);
+  ranks.exchange(bytes_of(got), from, bytes_of(sent), to);
+  return by_channel(got);
+}
+
+/// The sum over ranks, by rank.
+at::Tensor sum_over(const comm::Group& ranks, const at::Tensor& x) {
+  const at::Tensor own = x.contiguous();
+  const at::Tensor all = at::empty({ranks.size(), own.numel()}, own.options());
+  ranks.all_gather(bytes_of(all), bytes_of(own));
+  return all.sum(0).view(x.sizes());
+}
+
+/// Units of a whole of so many rows.
+int64_t units_of(const BandPlan::Stage& stage, int64_t rows) {
+  const int64_t units = stage.units > 0 ? stage.units : rows;
+  KINORA_CHECK(units > 0 && rows % units == 0, kInternal, "[bands] rows must be a multiple of ",
+               units, ", got ", rows);
+  return units;
+}
+
+/// How many rows each rank has of so many units: whole ones of the stage with the fewest, so that
+/// it has the same rows in all stages.
+std::vector<int64_t> rows_of_ranks(const BandPlan& plan, int64_t units, int64_t rows_a_unit) {
+  const int64_t size = plan.ranks.size();
+  int64_t least = units;
+  for (const BandPlan::Stage& stage : plan.stages) {
+    least = size > 1 && stage.units > 0 ? std::min(least, stage.units) : least;
+  }
+  std::vector<int64_t> counts;
+  for (int64_t rank = 0; rank < size; ++rank) {
+    counts.push_back((least * (rank + 1) / size - least * rank / size) * (units / least) *
+                     rows_a_unit);
+  }
+  return counts;
+}
+
+int64_t first_of(const std::vector<int64_t>& counts, int64_t rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0});
+}
+
+/// The whole, of the rows of each rank, which has `counts` of them.
+at::Tensor gathered_over(const comm::Group& ranks, const std::vector<int64_t>& counts,
+                         const at::Tensor& own) {
+  std::vector<int64_t> shape = by_place(own).sizes().vec();
+  shape[shape.size() - 3] = *std::ranges::max_element(counts);
+  const at::Tensor padded = at::empty(shape, own.options());
+  by_channel(padded).narrow(kRowsDim, 0, own.size(kRowsDim)).copy_(own);
+  shape.insert(shape.begin(), ranks.size());
+  const at::Tensor all = at::empty(shape, own.options());
+  ranks.all_gather(bytes_of(all), bytes_of(padded));
+  std::vector<at::Tensor> parts;
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    parts.push_back(by_channel(all[rank]).narrow(kRowsDim, 0, counts[static_cast<size_t>(rank)]));
+  }
+  return ops::cat_places(parts, kRowsDim);
+}
+
+/// Of the sum over the ranks of what each has of the whole the own rows.
+at::Tensor scattered_over(const comm::Group& ranks, const std::vector<int64_t>& counts,
+                          const at::Tensor& whole) {
+  std::vector<int64_t> shape = by_place(whole).sizes().vec();
+  shape[shape.size() - 3] = *std::ranges::max_element(counts);
+  shape.insert(shape.begin(), ranks.size());
+  const at::Tensor parts = at::zeros(shape, whole.options());  // by rank
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    const int64_t rows = counts[static_cast<size_t>(rank)];
+    by_channel(parts[rank])
+        .narrow(kRowsDim, 0, rows)
+        .copy_(whole.narrow(kRowsDim, first_of(counts, rank), rows));
+  }
+  const at::Tensor own = at::empty_like(parts);
+  ranks.all_to_all(bytes_of(own), bytes_of(parts));
+  return by_channel(own.sum(0)).narrow(kRowsDim, 0, counts[static_cast<size_t>(ranks.rank())]);
 }
 
 /// Rows [from, to) of neighbouring parts, the first of which begins at row `begin`.
@@ -70,9 +185,24 @@ int64_t peak_of(const BandStage& stage, int64_t bands, bool on_host, bool with_g
 
 }  // namespace
 
+at::Tensor for_bands(const at::Tensor& x, const BandPlan& plan) {
+  if (plan.ranks.size() == 1) {
+    return x;
+  }
+  const int64_t units = units_of(plan.stages.front(), x.size(kRowsDim));
+  const std::vector<int64_t> counts = rows_of_ranks(plan, units, x.size(kRowsDim) / units);
+  return exchanged(
+      plan, x, [](const at::Tensor& given) { return given.detach(); },
+      [ranks = plan.ranks, counts](const at::Tensor& gradient) {
+        const at::Tensor own = gradient.narrow(kRowsDim, first_of(counts, ranks.rank()),
+                                               counts[static_cast<size_t>(ranks.rank())]);
+        return gathered_over(ranks, counts, own) / static_cast<double>(ranks.size());
+      });
+}
+
 Bands::Bands(const at::Tensor& x, const BandPlan& plan) : plan_(plan), device_(x.device()) {
   const int64_t rows = x.size(kRowsDim);
-  units_ = units_of(rows);
+  units_ = units_of(plan_.stages[0], rows);
   KINORA_CHECK(units_ >= plan_.ranks.size(), kConfig, "[autoencoder] ", plan_.ranks.size(),
                " ranks cannot divide ", units_, " rows of latents. Hint: fewer ranks");
   borders_ = borders(units_);
@@ -84,29 +214,10 @@ Bands::Bands(const at::Tensor& x, const BandPlan& plan) : plan_(plan), device_(x
   }
 }
 
-int64_t Bands::units_of(int64_t rows) const {
-  const BandPlan::Stage& stage = plan_.stages[stage_];
-  const int64_t units = stage.units > 0 ? stage.units : rows;
-  KINORA_CHECK(units > 0 && rows % units == 0, kInternal, "[bands] rows must be a multiple of ",
-               units, ", got ", rows);
-  return units;
-}
-
-int64_t Bands::rank_border(int64_t rank, int64_t units) const {
-  if (!is_divided()) {
-    return rank * units;
-  }
-  // Of the stage with the fewest: a rank has the same rows in all stages.
-  int64_t least = units;
-  for (const BandPlan::Stage& stage : plan_.stages) {
-    least = stage.units > 0 ? std::min(least, stage.units) : least;
-  }
-  return least * rank / plan_.ranks.size() * (units / least);
-}
-
 std::vector<int64_t> Bands::borders(int64_t units) const {
-  const int64_t first = rank_border(plan_.ranks.rank(), units);
-  const int64_t own = rank_border(plan_.ranks.rank() + 1, units) - first;
+  const std::vector<int64_t> of_ranks = rows_of_ranks(plan_, units, 1);
+  const int64_t first = first_of(of_ranks, plan_.ranks.rank());
+  const int64_t own = of_ranks[static_cast<size_t>(plan_.ranks.rank())];
   const int64_t count = std::min(plan_.stages[stage_].bands, own);
   std::vector<int64_t> begins;
   for (int64_t i = 0; i <= count; ++i) {
@@ -120,7 +231,7 @@ Bands Bands::next_stage() && {
   KINORA_CHECK(stage_ < plan_.stages.size(), kInternal, "[bands] the plan has ",
                plan_.stages.size(), " stages");
   const int64_t rows_of_all = num_rows();
-  const int64_t units = units_of(rows_of_all);
+  const int64_t units = units_of(plan_.stages[stage_], rows_of_all);
   const std::vector<int64_t> cuts = borders(units);
   std::vector<int64_t> begins;
   for (const int64_t border : cuts) {
@@ -188,11 +299,10 @@ at::Tensor Bands::over_ranks(const at::Tensor& sum) const {
   if (!is_divided()) {
     return sum;
   }
-  // As bytes: sums of norms are fp64, which groups do not add.
-  const at::Tensor own = sum.contiguous().flatten();
-  const at::Tensor all = at::empty({plan_.ranks.size(), own.numel()}, own.options());
-  plan_.ranks.all_gather(all.view(at::kByte), own.view(at::kByte));
-  return all.sum(0).view(sum.sizes());
+  const Exchange add = [ranks = plan_.ranks](const at::Tensor& own) {
+    return sum_over(ranks, own);
+  };
+  return exchanged(plan_, sum, add, add);
 }
 
 void Bands::meet(std::array<int64_t, 2> halo) const {
@@ -204,10 +314,10 @@ void Bands::meet(std::array<int64_t, 2> halo) const {
   const int64_t own = begins_.back() - begins_.front();
   // From whom rows come, around a ring whose ends do not meet, and which of the own ones go on.
   const auto passed = [&](int64_t count, int64_t first, int64_t from, int64_t to) {
-    const at::Tensor sent = by_place(rows(first, first + count)).contiguous();
-    const at::Tensor got = at::empty_like(sent);
-    ranks.exchange(got, from, sent, to);
-    return by_channel(got);
+    return exchanged(
+        plan_, rows(first, first + count),
+        [=](const at::Tensor& sent) { return passed_on(ranks, sent, from, to); },
+        [=](const at::Tensor& gradient) { return passed_on(ranks, gradient, to, from); });
   };
   KINORA_CHECK(std::max(halo[0], halo[1]) <= own, kConfig, "[autoencoder] a rank has ", own,
                " rows of a layer, of which those next to it see ", std::max(halo[0], halo[1]),
@@ -226,29 +336,41 @@ void Bands::meet(std::array<int64_t, 2> halo) const {
 }
 
 at::Tensor Bands::joined() const {
-  const comm::Group& ranks = plan_.ranks;
   const at::Tensor own = rows(begins_.front(), begins_.back());
-  if (ranks.size() == 1) {
+  if (!is_divided()) {
     return own;
   }
-  const int64_t unit = own.size(kRowsDim) / (borders_.back() - borders_.front());
-  std::vector<int64_t> counts;  // ranks have a unit more or less
-  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
-    counts.push_back((rank_border(rank + 1, units_) - rank_border(rank, units_)) * unit);
+  const std::vector<int64_t> counts = rows_of_ranks(plan_, units_, num_rows() / units_);
+  return exchanged(
+      plan_, own,
+      [ranks = plan_.ranks, counts](const at::Tensor& x) {
+        return gathered_over(ranks, counts, x);
+      },
+      [size = static_cast<double>(plan_.ranks.size()), begin = begins_.front(),
+       count = own.size(kRowsDim)](const at::Tensor& gradient) {
+        return gradient.narrow(kRowsDim, begin, count) * size;
+      });
+}
+
+at::Tensor Bands::computed_from_whole(const WholeLayer& layer) const {
+  const int64_t from = begins_.front();
+  const int64_t to = begins_.back();
+  if (!is_divided()) {  // rows far around the first band are all
+    return computed(0, {0, num_rows()}, [=](const Rows& rows, const auto& /*also*/) {
+      return layer(rows.x, from, to);
+    });
   }
-  const int64_t most = *std::ranges::max_element(counts);
-  std::vector<int64_t> shape = by_place(own).sizes().vec();
-  shape[shape.size() - 3] = most;
-  const at::Tensor padded = at::empty(shape, own.options());
-  by_channel(padded).narrow(kRowsDim, 0, own.size(kRowsDim)).copy_(own);
-  shape.insert(shape.begin(), ranks.size());
-  const at::Tensor all = at::empty(shape, own.options());
-  ranks.all_gather(all, padded);
-  std::vector<at::Tensor> parts;
-  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
-    parts.push_back(by_channel(all[rank]).narrow(kRowsDim, 0, counts[static_cast<size_t>(rank)]));
-  }
-  return ops::cat_places(parts, kRowsDim);
+  const std::vector<int64_t> counts = rows_of_ranks(plan_, units_, num_rows() / units_);
+  const at::Tensor whole = exchanged(
+      plan_, rows(from, to),
+      [ranks = plan_.ranks, counts](const at::Tensor& x) {
+        return gathered_over(ranks, counts, x);
+      },
+      [ranks = plan_.ranks, counts](const at::Tensor& gradient) {
+        return scattered_over(ranks, counts, gradient);
+      });
+  const auto body = [=](const std::vector<at::Tensor>& x) { return layer(x[0], from, to); };
+  return plan_.recompute ? ops::recompute(body, {whole}) : body({whole});
 }
 
 int64_t Bands::group_elements(int64_t groups) const {
@@ -341,21 +463,11 @@ Bands over_whole(const Bands& x, const std::function<at::Tensor(const at::Tensor
   });
 }
 
-Bands over_own_rows(
-    const Bands& x,
-    const std::function<at::Tensor(const at::Tensor& whole, int64_t from, int64_t to)>& layer) {
-  const int64_t from = x.is_divided() ? x.begin(0) : 0;
-  const int64_t to = x.is_divided() ? x.end(x.size() - 1) : x.num_rows();
-  const at::Tensor made =
-      x.is_divided()
-          ? layer(x.joined(), from, to)
-          : x.computed(  // rows far around the first band are all
-                0, {0, x.num_rows()}, [layer, from, to](const Rows& rows, const auto& /*also*/) {
-                  return layer(rows.x, from, to);
-                });
+Bands over_own_rows(const Bands& x, const Bands::WholeLayer& layer) {
+  const at::Tensor made = x.computed_from_whole(layer);
   Bands result = x.like();
   for (size_t i = 0; i < x.size(); ++i) {
-    result.add(made.narrow(kRowsDim, x.begin(i) - from, x.end(i) - x.begin(i)));
+    result.add(made.narrow(kRowsDim, x.begin(i) - x.begin(0), x.end(i) - x.begin(i)));
   }
   return result;
 }
@@ -382,6 +494,7 @@ BandStage part_of(BandStage stage, int64_t ranks) {
     need.stored = need.stored / stage.units * units;
     if (need.rows >= stage.units) {
       const int64_t rows = need.rows / stage.units * units;
+      need.kept = need.kept / need.rows * (rows + 2 * need.halo);  // with those of other ranks
       need.work = need.work / need.rows * rows;
       need.gathered_work = need.gathered_work / need.rows * rows;
       need.rows = rows;
@@ -400,9 +513,6 @@ bool fits_whole(const BandStage& stage, const BandLimits& limits) {
 
 BandPlan plan_bands(const std::vector<BandStage>& whole, const BandLimits& limits,
                     bool with_gradients) {
-  KINORA_CHECK(limits.ranks.size() == 1 || !with_gradients, kConfig,
-               "[autoencoder] ranks divide rows without gradients only, got ", limits.ranks.size(),
-               " of them. Hint: one rank, or a budget of memory");
   const int64_t budget = limits.bytes;
   std::vector<BandStage> stages;
   for (const BandStage& stage : whole) {
@@ -424,6 +534,9 @@ BandPlan plan_bands(const std::vector<BandStage>& whole, const BandLimits& limit
   plan.recompute = true;
   int64_t least = 0;
   for (const bool on_host : {false, true}) {
+    if (on_host && with_gradients && limits.ranks.size() > 1) {
+      break;
+    }
     plan.on_host = on_host;
     least = 0;
     for (size_t i = 0; i < stages.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "kinora/comm/group.h"
@@ -19,12 +20,21 @@
 ///
 /// Ranks can divide the rows: each has the bands of some neighbouring units, layers ask the ranks
 /// next to it for the rows around these, and sums go over all of them.
+///
+/// So does backward: gradients of rows that a rank has asked for go back to the rank that has them,
+/// and those of sums and of wholes are added over the ranks, by rank. Given the same gradient of
+/// what joined() made, all ranks have the gradient of the whole input. Those of weights are on each
+/// rank what its rows give, times the number of ranks: their mean over the ranks is right, as it is
+/// of weights of which all ranks make the same (Autoencoder::average_gradients()). What a layer
+/// computes again communicates nothing: the rows from other ranks are among its inputs. Backward of
+/// an exchange waits for that of the next one of its pass, so all ranks come to them in one order,
+/// however many bands each has, and also to those whose result a rank does not read.
 namespace kinora::nn {
 
 /// What a network may take.
 struct BandLimits {
   int64_t bytes = 0;  ///< of activations at once, on each rank; 0: no limit
-  /// Those that divide the rows, without gradients. All of them make the same calls.
+  /// Those that divide the rows. All of them make the same calls, and run the same backward.
   comm::Group ranks = {};
 };
 
@@ -39,7 +49,13 @@ struct BandPlan {
   bool recompute = false;  ///< backward computes layers again from their inputs
   bool on_host = false;    ///< between layers bands lie in (pinned) host memory
   comm::Group ranks = {};  ///< BandLimits::ranks; `bands` are those of one
+  /// An empty tensor that the last exchange of ranks has made: a plan with ranks is of one pass.
+  std::shared_ptr<at::Tensor> last_exchange = std::make_shared<at::Tensor>();
 };
+
+/// x, which all ranks have and of which each reads its own rows, as bands are cut from it: backward
+/// makes its gradient whole on each. All ranks call it.
+[[nodiscard]] at::Tensor for_bands(const at::Tensor& x, const BandPlan& plan);
 
 /// Rows that a layer computes from: a band and those next to it.
 struct Rows {
@@ -51,8 +67,8 @@ struct Rows {
 /// An activation in bands, from top to bottom: those of this rank.
 class Bands {
  public:
-  /// Cuts x [B, C, (T,) H, W], the whole, as the plan's first stage has it; into fewer bands where
-  /// it has not so many units. kConfig where ranks have none.
+  /// Cuts x [B, C, (T,) H, W], the whole as for_bands() gives it, as the plan's first stage has it;
+  /// into fewer bands where it has not so many units. kConfig where ranks have none.
   Bands(const at::Tensor& x, const BandPlan& plan);
 
   /// The same cut as the plan's next stage has it; each band is freed once it is in new ones.
@@ -77,7 +93,7 @@ class Bands {
   /// Rows [from, to) of the whole, on the computing device: of the own bands, and of what meet()
   /// has fetched.
   [[nodiscard]] at::Tensor rows(int64_t from, int64_t to) const;
-  /// The whole, on the computing device. All ranks call it.
+  /// The whole, on the computing device, of which all ranks make the same. All of them call it.
   [[nodiscard]] at::Tensor joined() const;
   /// The sum over ranks of what each has made of its bands.
   [[nodiscard]] at::Tensor over_ranks(const at::Tensor& sum) const;
@@ -97,17 +113,19 @@ class Bands {
   [[nodiscard]] at::Tensor computed(size_t i, std::array<int64_t, 2> halo, const Layer& layer,
                                     const std::vector<at::Tensor>& also = {}) const;
 
+  /// Computes rows [from, to) of what it makes of the whole; must be pure.
+  using WholeLayer = std::function<at::Tensor(const at::Tensor& whole, int64_t from, int64_t to)>;
+
+  /// The own rows of what `layer` makes of the whole. All ranks call it.
+  [[nodiscard]] at::Tensor computed_from_whole(const WholeLayer& layer) const;
+
   /// Drops the bands that no layer with that halo reads for bands after i.
   void release(size_t i, std::array<int64_t, 2> halo);
 
  private:
   Bands() = default;
-  /// Where a rank's units begin, of a whole of so many.
-  [[nodiscard]] int64_t rank_border(int64_t rank, int64_t units) const;
   /// Where the bands of the present stage begin, in units of the whole; at last the end.
   [[nodiscard]] std::vector<int64_t> borders(int64_t units) const;
-  /// Units of a whole of so many rows.
-  [[nodiscard]] int64_t units_of(int64_t rows) const;
 
   BandPlan plan_;
   size_t stage_ = 0;
@@ -131,9 +149,7 @@ class Bands {
 
 /// The same of a layer that makes rows [from, to) alone: where ranks divide them, each makes its
 /// own.
-[[nodiscard]] Bands over_own_rows(
-    const Bands& x,
-    const std::function<at::Tensor(const at::Tensor& whole, int64_t from, int64_t to)>& layer);
+[[nodiscard]] Bands over_own_rows(const Bands& x, const Bands::WholeLayer& layer);
 
 /// GroupNorm::sums() of the whole.
 [[nodiscard]] at::Tensor band_sums(const Bands& x, const GroupNorm& norm);
@@ -162,8 +178,9 @@ struct BandStage {
 [[nodiscard]] bool fits_whole(const BandStage& stage, const BandLimits& limits);
 
 /// For each stage the fewest bands with which all of its layers stay within the limit (0: none, one
-/// band); in host memory only if nothing else fits. kConfig: nothing does, or ranks are asked to
-/// divide what wants gradients.
+/// band); in host memory only if nothing else fits, and never where ranks divide what wants
+/// gradients: backward would run on two threads, whose order ranks do not share. kConfig: nothing
+/// fits.
 [[nodiscard]] BandPlan plan_bands(const std::vector<BandStage>& stages, const BandLimits& limits,
                                   bool with_gradients);
 

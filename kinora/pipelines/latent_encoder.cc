@@ -12,9 +12,37 @@
 #include "kinora/ops/random.h"
 
 namespace kinora::pipelines {
+namespace {
+
+/// While one lives the autoencoder is one of `ranks`, where these divide so many rows of latents.
+class UsedRanks {
+ public:
+  UsedRanks(models::Autoencoder& autoencoder, const comm::Group& ranks, int64_t rows)
+      : autoencoder_(autoencoder), before_(autoencoder.limits().ranks) {
+    if (ranks.size() > 1 && models::Autoencoder::divides(rows, ranks.size())) {
+      autoencoder.use_ranks(ranks);
+    }
+  }
+  UsedRanks(const UsedRanks&) = delete;
+  UsedRanks& operator=(const UsedRanks&) = delete;
+  ~UsedRanks() { autoencoder_.use_ranks(before_); }
+
+ private:
+  models::Autoencoder& autoencoder_;
+  comm::Group before_;
+};
+
+}  // namespace
+
+LatentEncoder LatentEncoder::together(const comm::Group& ranks) const {
+  LatentEncoder result = *this;
+  result.ranks_ = ranks;
+  return result;
+}
 
 models::LatentMoments LatentEncoder::encode(const at::Tensor& pixels, bool mirrored) const {
   const at::NoGradGuard no_grad;
+  const UsedRanks used(autoencoder_, ranks_, pixels.size(-2) / space().compression);
   std::vector<at::Tensor> means;
   std::vector<at::Tensor> stds;
   const at::Tensor on_device = pixels.to(device_, /*non_blocking=*/true);

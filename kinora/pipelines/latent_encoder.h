@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kinora/comm/group.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 
 namespace kinora::pipelines {
@@ -17,6 +18,10 @@ class LatentEncoder {
   /// once.
   LatentEncoder(models::Autoencoder& autoencoder, at::Device device, int64_t micro_batch)
       : autoencoder_(autoencoder), device_(device), micro_batch_(micro_batch) {}
+
+  /// The same by ranks that have the same pixels: each computes some rows of pictures with enough
+  /// of them (Autoencoder::divides()), and all have the latents. All of them make the same calls.
+  [[nodiscard]] LatentEncoder together(const comm::Group& ranks) const;
 
   /// Of uint8 [B, 3, H, W] or [B, 3, T, H, W] on the CPU or the device, B at least 1: float32 on
   /// the device, on whose current stream the work is. mirrored: of the pictures mirrored. Errors as
@@ -39,6 +44,7 @@ class LatentEncoder {
   models::Autoencoder& autoencoder_;
   at::Device device_;
   int64_t micro_batch_;
+  comm::Group ranks_;
 };
 
 /// A latent of each sample: mean + std * noise, the mean where there is no std. The noise is that

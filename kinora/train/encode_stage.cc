@@ -1,6 +1,7 @@
 #include "kinora/train/encode_stage.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/Event.h>
@@ -21,8 +22,9 @@ EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
                          const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device,
                          bool beside, models::ShownInput input,
                          const diffusion::FrameMaskRatios& given, int64_t compression,
-                         const inference::FrameStates* states)
-    : encoder_(encoder),
+                         const inference::FrameStates* states, const comm::Group& ranks)
+    : ranks_(encoder == nullptr ? comm::Group() : ranks),
+      encoder_(encoder == nullptr ? std::nullopt : std::optional(encoder->together(ranks))),
       texts_(texts),
       seed_(seed),
       device_(device),
@@ -30,7 +32,7 @@ EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
       given_(given),
       compression_(compression),
       states_(states) {
-  if (device.is_cuda() && beside) {
+  if (device.is_cuda() && beside && ranks_.size() == 1) {
     const c10::impl::VirtualGuardImpl backend(device.type());
     stream_ = backend.getNewStream(device, /*priority=*/0);
     c10::Event weights(device.type());  // which the current stream may still be writing
@@ -39,13 +41,26 @@ EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
   }
 }
 
+const pipelines::LatentEncoder* EncodeStage::encoder() const {
+  return encoder_ ? &*encoder_ : nullptr;
+}
+
+bool EncodeStage::all_have(bool own) const {
+  if (ranks_.size() == 1) {
+    return own;
+  }
+  const at::Tensor missing =
+      at::full({1}, own ? 0 : 1, at::kLong);  // on the CPU: the host reads it
+  ranks_.all_reduce(missing, comm::Reduction::kMax);
+  return missing.item<int64_t>() == 0;
+}
+
 bool EncodeStage::changes(const data::Batch& batch) const {
-  return batch.latent_std.defined() ||
-         (encoder_ != nullptr && batch.images.scalar_type() == at::kByte);
+  return batch.latent_std.defined() || (encoder_ && batch.images.scalar_type() == at::kByte);
 }
 
 models::LatentMoments EncodeStage::moments_of(const data::Batch& batch) const {
-  if (encoder_ != nullptr && batch.images.scalar_type() == at::kByte) {
+  if (encoder_ && batch.images.scalar_type() == at::kByte) {
     return encoder_->encode(batch.images);
   }
   return {.mean = batch.images.to(device_, /*non_blocking=*/true),
@@ -62,7 +77,7 @@ void EncodeStage::encode_shown(data::Batch& batch, int64_t step) const {
         .add_to(batch, *encoder_);
     return;
   }
-  batch.beside = inference::shown_beside(batch, input_, encoder_, device_);
+  batch.beside = inference::shown_beside(batch, input_, encoder(), device_);
   if (models::fills_in(input_)) {
     batch.mask.reset();  // which weighs no loss
   }

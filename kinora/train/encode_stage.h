@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "kinora/comm/group.h"
 #include "kinora/data/batch.h"
 #include "kinora/diffusion/frame_mask.h"
 #include "kinora/inference/shown_frames.h"
@@ -27,12 +28,20 @@ class EncodeStage {
   /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens. beside: on a GPU the
   /// work runs on a stream of its own; else on the current one. input: of the model. given: which
   /// frames of clips, `compression` of which became one. states: borrowed, what reads these; may be
-  /// null.
+  /// null. ranks: those that have the same samples and encode pixels together, which then is on the
+  /// current stream: beside a step's exchanges, in another order on each GPU, both could wait for
+  /// each other. All of them make the same calls.
   EncodeStage(const pipelines::LatentEncoder* encoder, const pipelines::TextBatchEncoder* texts,
               uint64_t seed, at::Device device, bool beside = true,
               models::ShownInput input = models::ShownInput::kPlain,
               const diffusion::FrameMaskRatios& given = {}, int64_t compression = 1,
-              const inference::FrameStates* states = nullptr);
+              const inference::FrameStates* states = nullptr, const comm::Group& ranks = {});
+
+  /// Whether all ranks that encode together have samples for begin(), as this one says of itself.
+  /// All of them call it.
+  [[nodiscard]] bool all_have(bool own) const;
+  /// That encode a sample together.
+  [[nodiscard]] int64_t num_ranks() const { return ranks_.size(); }
 
   /// Begins the work; the samples are what it makes of them, for use after wait().
   void begin(StepSamples& samples) const;
@@ -59,7 +68,10 @@ class EncodeStage {
   /// Where the batch has tokens and somebody encodes them.
   void encode_texts(data::Batch& batch) const;
 
-  const pipelines::LatentEncoder* encoder_;
+  [[nodiscard]] const pipelines::LatentEncoder* encoder() const;
+
+  comm::Group ranks_;  // one where nothing is encoded
+  std::optional<pipelines::LatentEncoder> encoder_;
   const pipelines::TextBatchEncoder* texts_;
   uint64_t seed_;
   at::Device device_;

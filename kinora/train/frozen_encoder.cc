@@ -1,8 +1,12 @@
 #include "kinora/train/frozen_encoder.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/data/bucket.h"
 #include "kinora/data/latent_cache.h"
 #include "kinora/inference/setup.h"
 #include "kinora/io/safetensors.h"
@@ -22,6 +26,21 @@ void check_cache(const data::DataConfig& data, const std::string& fingerprint) {
   KINORA_CHECK(of_cache.starts_with(fingerprint), kConfig, "[train] the latents in ",
                data.path.front(), " are of another autoencoder than autoencoder.path: ", of_cache,
                ", got ", fingerprint, ". Hint: kinora data encode");
+}
+
+/// Of the samples of a set, the most rows of pixels; 0: it has no pixels.
+int64_t most_rows(const data::DataConfig& set) {
+  if (set.source == data::SourceKind::kLatents) {
+    return 0;
+  }
+  int64_t rows = set.height;
+  if (!set.buckets.empty()) {
+    const data::BucketTable table(data::loader_options(set).buckets);
+    for (const data::Bucket& bucket : table.buckets()) {
+      rows = std::max(rows, bucket.height);
+    }
+  }
+  return rows;
 }
 
 }  // namespace
@@ -49,6 +68,23 @@ std::unique_ptr<FrozenEncoder> open_encoder(const inference::AutoencoderOptions&
       *autoencoder, device,
       options.micro_batch > 0 ? options.micro_batch : inference::AutoencoderOptions::kMicroBatch);
   return std::make_unique<FrozenEncoder>(FrozenEncoder{std::move(autoencoder), encoder});
+}
+
+comm::Group encoding_ranks(const RunConfig& config, const FrozenEncoder* encoder,
+                           const parallel::Mesh& mesh) {
+  const comm::Group& ranks = mesh.sample_group();
+  if (encoder == nullptr || ranks.size() == 1 || config.dynamic_sequence) {
+    return {};
+  }
+  const int64_t rows =
+      std::max({most_rows(config.data), config.image_steps.any() ? most_rows(config.image_data) : 0,
+                config.prior.any() ? most_rows(config.prior_data) : 0});
+  if (!models::Autoencoder::divides(rows / encoder->encoder.space().compression, ranks.size())) {
+    return {};
+  }
+  std::vector<int64_t> all(static_cast<size_t>(ranks.size()));
+  std::iota(all.begin(), all.end(), 0);
+  return ranks.split({all});
 }
 
 void check_cached_texts(const std::string& text_encoder,

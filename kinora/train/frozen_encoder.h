@@ -9,7 +9,9 @@
 #include "kinora/data/data_config.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/models/autoencoders/autoencoder.h"
+#include "kinora/parallel/mesh.h"
 #include "kinora/pipelines/latent_encoder.h"
+#include "kinora/train/run_config.h"
 
 namespace kinora::train {
 
@@ -27,6 +29,11 @@ struct FrozenEncoder {
 [[nodiscard]] std::unique_ptr<FrozenEncoder> open_encoder(
     const inference::AutoencoderOptions& options,
     std::initializer_list<const data::DataConfig*> sets, at::Device device);
+
+/// The ranks that have the same samples, on a communicator of their own, where they encode some of
+/// the run's pixels together; else this one alone. All ranks of the mesh call it.
+[[nodiscard]] comm::Group encoding_ranks(const RunConfig& config, const FrozenEncoder* encoder,
+                                         const parallel::Mesh& mesh);
 
 /// kConfig where one of the sets takes the texts of a cache that another encoder made than
 /// `text_encoder`, the path of text.encoder; nothing without a path. kIo.

@@ -157,7 +157,8 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   stage.emplace(encodes, texts, seed, device,
                 /*beside=*/!config.text.shared || mesh.world().size() == 1,
                 models::shape_of(config.model).input, config.frame_masks,
-                config.model.frame_compression, frame_states.get());
+                config.model.frame_compression, frame_states.get(),
+                encoding_ranks(config, encoder.get(), mesh));
 }
 
 void Run::open_log() {

@@ -51,16 +51,19 @@ void announce_data(const Run& run) {
   const char* const kind = data.latent_shape()       ? "latent"
                            : config.model.is_video() ? "clip"
                                                      : "image";
-  log_info(
-      "[train] ", counted(data.size(), kind), run.encoder ? " to encode in each step, of " : " of ",
-      counted(data.num_classes(), "class", "classes"), "; ",
-      config.data.buckets.empty() ? counted(config.train.global_batch, "sample") + " a step, " +
-                                        std::to_string(run.micro_batch) + " at once"
-      : config.dynamic_sequence
-          ? "a step has batches of several buckets, each divided among at most " +
-                counted(config.parallel.sp_size, "rank")
-          : "of a step the samples, and those at once, are those of a bucket",
-      run.mesh.data_ranks() > 1 && !config.dynamic_sequence ? " on each rank" : "");
+  const int64_t ranks = run.stage->num_ranks();
+  const std::string together = ranks > 1 ? " by " + counted(ranks, "rank") + " together" : "";
+  log_info("[train] ", counted(data.size(), kind),
+           run.encoder ? " to encode in each step" + together + ", of " : " of ",
+           counted(data.num_classes(), "class", "classes"), "; ",
+           config.data.buckets.empty()
+               ? counted(config.train.global_batch, "sample") + " a step, " +
+                     std::to_string(run.micro_batch) + " at once"
+           : config.dynamic_sequence
+               ? "a step has batches of several buckets, each divided among at most " +
+                     counted(config.parallel.sp_size, "rank")
+               : "of a step the samples, and those at once, are those of a bucket",
+           run.mesh.data_ranks() > 1 && !config.dynamic_sequence ? " on each rank" : "");
   if (run.prior_data.train) {
     log_info("[train] a step also takes ", config.prior_batch(), " of ",
              run.prior_data.train->size(), " prior_data, ",

@@ -17,7 +17,9 @@ class StepSupply {
 
   /// Takes the samples of the next step and of that behind it from the loader, of at most
   /// `steps_left`: all ranks have to hear that one of them has none before they begin a step that
-  /// it cannot take part in. An error of the loader is kept, and nothing is taken any more.
+  /// it cannot take part in. An error of the loader is kept, and nothing is taken any more; nor is
+  /// it by ranks that encode together where one of them has one, which then must not be asked
+  /// again.
   void fetch(int64_t steps_left);
 
   /// Those of the next step, for what the current stream gets from now on. After fetch(), and

@@ -1,10 +1,13 @@
 // Autoencoders whose rows are divided among ranks, each of which has fewer in memory: the numbers
 // of one rank.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +25,7 @@
 #include "kinora/models/autoencoders/wan_vae.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
+#include "tests/models/autoencoders/autoencoder_fixture.h"
 #include "tests/models/formula_values.h"
 #include "tests/models/transformers/fixture.h"
 
@@ -195,6 +199,24 @@ std::string refusal_of(const std::function<void()>& run) {
   }
 }
 
+/// The least budget of `model` within which planning admits what `run` does.
+void set_least_budget(Autoencoder& model, const std::function<void()>& run) {
+  int64_t bytes = 1;
+  for (std::string error = "."; !error.empty();) {
+    model.set_memory_budget(bytes);
+    error = refusal_of(run);
+    const std::string hint = "must be ";
+    bytes = error.empty() ? bytes : std::stoll(error.substr(error.find(hint) + hint.size()));
+  }
+}
+
+/// Exchanges since the last call, which ranks that each compute the whole do not make.
+int64_t exchanges(const comm::Group& ranks) {
+  const int64_t calls = ranks.traffic(comm::Operation::kExchange).calls;
+  ranks.reset_traffic();
+  return calls;
+}
+
 class AutoencodersTest : public testing::TestWithParam<size_t> {};
 
 TEST_P(AutoencodersTest, RowsOnRanksGiveTheNumbersOfOne) {
@@ -212,32 +234,20 @@ TEST_P(AutoencodersTest, RowsOnRanksGiveTheNumbersOfOne) {
       for (const int64_t budget : {0, 1}) {
         SCOPED_TRACE(std::string(one.name) + (budget > 0 ? ", in bands" : ""));
         model->use_ranks(world);
-        // The least budget that planning admits, for all networks of the autoencoder.
         const auto set_budget = [&](const std::function<void()>& run) {
-          int64_t bytes = budget;
-          for (std::string error = "."; bytes > 0 && !error.empty();) {
-            model->set_memory_budget(bytes);
-            error = refusal_of(run);
-            const std::string hint = "must be ";
-            bytes =
-                error.empty() ? bytes : std::stoll(error.substr(error.find(hint) + hint.size()));
+          model->set_memory_budget(0);
+          if (budget > 0) {
+            set_least_budget(*model, run);
           }
-          model->set_memory_budget(bytes);
-        };
-        // What ranks that each compute the whole would not send.
-        const auto exchanges = [&world] {
-          const int64_t calls = world.traffic(comm::Operation::kExchange).calls;
-          world.reset_traffic();
-          return calls;
         };
         set_budget([&] { (void)model->decode(latents); });
-        (void)exchanges();
+        (void)exchanges(world);
         EXPECT_LT(models::relative_error(model->decode(latents), want_pixels), 1e-5);
-        EXPECT_GT(exchanges(), 0) << "decoding";
+        EXPECT_GT(exchanges(world), 0) << "decoding";
         set_budget([&] { (void)model->encode(pixels); });
-        (void)exchanges();
+        (void)exchanges(world);
         const models::LatentMoments got = model->encode(pixels);
-        EXPECT_GT(exchanges(), 0) << "encoding";
+        EXPECT_GT(exchanges(world), 0) << "encoding";
         EXPECT_LT(models::relative_error(got.mean, want.mean), 1e-5);
         EXPECT_EQ(got.std.defined(), want.std.defined());
         if (want.std.defined()) {
@@ -246,6 +256,94 @@ TEST_P(AutoencodersTest, RowsOnRanksGiveTheNumbersOfOne) {
       }
     });
   }
+}
+
+using Outcome = std::map<std::string, at::Tensor>;
+
+/// In fp64, but for the parameters' gradients, which are sums in fp32. Where a gradient is nothing
+/// but roundings, as that of a bias before a norm, it is measured by the largest of all.
+void expect_same_gradients(const Outcome& got, const Outcome& want) {
+  double largest = 0.0;
+  for (const auto& [key, value] : want) {
+    largest = key == "output" ? largest : std::max(largest, value.abs().max().item<double>());
+  }
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [key, value] : want) {
+    const bool is_parameter = key != "output" && key != "input";
+    const double scale = std::max(value.abs().max().item<double>(), 1e-3 * largest);
+    EXPECT_LT((got.at(key) - value).abs().max().item<double>(),
+              (is_parameter ? 5e-6 : 1e-11) * scale)
+        << key;
+  }
+}
+
+TEST_P(AutoencodersTest, GradientsOnRanksAreThoseOfOne) {
+  for (const int64_t ranks : {2, 4}) {
+    comm::run_on_ranks(ranks, [](const comm::Group& world) {
+      const Case& one = cases()[GetParam()];
+      const std::unique_ptr<Autoencoder> model = one.make();
+      const auto encode = [&](const at::Tensor& pixels) {
+        const models::LatentMoments made = model->encode(pixels);
+        return made.std.defined() ? at::cat({made.mean, made.std}, 1) : made.mean;
+      };
+      const auto decode = [&](const at::Tensor& latents) { return model->decode(latents); };
+      struct Way {
+        const char* name;
+        models::TensorFunction run;
+        std::vector<int64_t> shape;
+      };
+      for (const Way& way :
+           {Way{"encode", encode, one.pixels}, Way{"decode", decode, one.latents}}) {
+        const auto outcome = [&] { return models::outcome(*model, way.name, way.shape, way.run); };
+        const auto input = [&] {
+          return models::formula_values("x", way.shape).to(at::kDouble).set_requires_grad(true);
+        };
+        model->use_ranks({});
+        model->set_memory_budget(0);
+        const Outcome want = outcome();
+        model->use_ranks(world);
+        for (const bool recomputes : {false, true}) {
+          SCOPED_TRACE(std::string(way.name) + (recomputes ? ", in bands and again" : ""));
+          if (recomputes) {
+            set_least_budget(*model, [&] { (void)way.run(input()); });
+          }
+          (void)exchanges(world);
+          const Outcome got = outcome();
+          // As many in backward, which goes back to where rows came from.
+          const int64_t both = exchanges(world);
+          (void)way.run(input());
+          EXPECT_EQ(both, 2 * exchanges(world));
+          model->average_gradients();
+          expect_same_gradients(got, want);
+        }
+      }
+    });
+  }
+}
+
+// Of both halves one behind the other, by a picture that wants no gradient, in two passes.
+TEST_P(AutoencodersTest, WeightsLearnFromSeveralPassesOnRanks) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    const Case& one = cases()[GetParam()];
+    const std::unique_ptr<Autoencoder> model = one.make();
+    const auto gradients = [&](const comm::Group& ranks) {
+      model->use_ranks(ranks);
+      models::set_formula_weights(*model, at::kDouble);
+      for (const char* name : {"first", "second"}) {
+        const at::Tensor pixels = models::formula_values(name, one.pixels).to(at::kDouble);
+        const at::Tensor again = model->decode(model->encode(pixels).mean);
+        torch::autograd::backward({(again - pixels).square().sum()}, {});
+        model->average_gradients();
+      }
+      Outcome all;
+      for (const auto& [path, parameter] : model->named_parameters()) {
+        all.emplace(path, parameter->grad);
+      }
+      return all;
+    };
+    const Outcome want = gradients({});
+    expect_same_gradients(gradients(world), want);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AutoencodersTest, testing::Range(size_t{0}, cases().size()),
@@ -261,8 +359,6 @@ TEST(AutoencodersOnRanksTest, WhatDoesNotFitIsNamed) {
         (void)model->decode(models::formula_values("latents", {1, 3, rows, 3}));
       });
     };
-    EXPECT_THAT(message(8), testing::HasSubstr("ranks divide rows without gradients only, got 4"));
-    const at::NoGradGuard no_grad;
     EXPECT_THAT(message(3), testing::HasSubstr("4 ranks cannot divide 3 rows of latents"));
   });
 }

@@ -22,6 +22,7 @@
 #include "tests/error_of.h"
 #include "tests/places.h"
 #include "tests/train/mixed_run.h"
+#include "tests/train/shared_path.h"
 
 namespace kinora::train {
 namespace dynamic_sequence_test {
@@ -168,15 +169,6 @@ class DynamicTrainingTest : public testing::Test {
 
   data::TemporaryFolder folder_;
 };
-
-/// The first rank's, for all.
-std::filesystem::path shared_path(const std::filesystem::path& own, const comm::Group& world) {
-  constexpr int64_t kMost = 1024;
-  at::Tensor letters = at::zeros({kMost}, at::kByte);
-  std::ranges::copy(own.string(), letters.mutable_data_ptr<uint8_t>());
-  world.broadcast(letters, 0);
-  return std::string(reinterpret_cast<const char*>(letters.const_data_ptr<uint8_t>()));
-}
 
 TEST_F(DynamicTrainingTest, TwoRanksThatMeasureAndAResumeEqualOneRank) {
   comm::run_on_ranks(2, [&](const comm::Group& world) {

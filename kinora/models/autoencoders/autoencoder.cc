@@ -1,6 +1,7 @@
 #include "kinora/models/autoencoders/autoencoder.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 
@@ -53,6 +54,22 @@ void Autoencoder::set_decode_noise(const DecodeNoise& noise) {
                "[autoencoder] autoencoder.decode_level and decode_noise must be 0 for a decoder "
                "that is not told how noisy latents are, got ",
                noise.level, " and ", noise.mixed, ". Hint: LTX-Video's is from 0.9.1 on");
+}
+
+void Autoencoder::average_gradients() {
+  const at::NoGradGuard no_grad;
+  for (const nn::NamedParameter& named : named_parameters()) {
+    if (named.parameter->grad.defined()) {
+      const at::Tensor mean = named.parameter->grad.contiguous();
+      limits_.ranks.all_reduce(mean, comm::Reduction::kMean);
+      named.parameter->grad.copy_(mean);
+    }
+  }
+}
+
+bool Autoencoder::divides(int64_t latent_rows, int64_t ranks) {
+  constexpr int64_t kRowsARank = 4;
+  return latent_rows >= kRowsARank * ranks;
 }
 
 void check_picture_shape(const at::Tensor& x, const char* what, int64_t channels, int64_t unit) {

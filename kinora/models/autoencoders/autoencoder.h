@@ -87,9 +87,16 @@ class Autoencoder : public nn::Module {
   /// Bytes that activations may take at once from now on, forward and backward; 0: no limit. Within
   /// it the same numbers are computed piece by piece.
   void set_memory_budget(int64_t bytes) { limits_.bytes = bytes; }
-  /// Ranks that encode and decode together from now on, without gradients: each computes some rows,
-  /// and all have the result. All of them make the same calls.
+  /// Ranks that encode and decode together from now on: each computes some rows, and all have the
+  /// result. All of them make the same calls, and run the same backward, which gives each the whole
+  /// gradient of the input.
   void use_ranks(const comm::Group& ranks) { limits_.ranks = ranks; }
+  /// Gradients of parameters become what they would be on one rank: their mean over those of
+  /// use_ranks(), whichever passes they are of. All of these call it behind backward.
+  void average_gradients();
+  /// Whether so many ranks divide so many rows of latents: a rank must have what layers of the next
+  /// one see of it.
+  [[nodiscard]] static bool divides(int64_t latent_rows, int64_t ranks);
   [[nodiscard]] const nn::BandLimits& limits() const { return limits_; }
   /// From now on. kConfig for more than nothing where the decoder is told none.
   virtual void set_decode_noise(const DecodeNoise& noise);

@@ -150,7 +150,7 @@ at::Tensor run_in_bands(const at::Tensor& x, const std::vector<nn::BandStage>& s
                         const nn::BandLimits& limits,
                         const std::function<nn::Bands(nn::Bands)>& network) {
   const nn::BandPlan plan = nn::plan_bands(stages, limits, at::GradMode::is_enabled());
-  return network(nn::Bands(x, plan)).joined();
+  return network(nn::Bands(nn::for_bands(x, plan), plan)).joined();
 }
 
 BandPlace place_of(const at::Tensor& x) {

@@ -41,7 +41,7 @@ at::Tensor BandNet::forward(const at::Tensor& x, const nn::BandLimits& limits) c
   const size_t before = plan.streamed.empty() ? layers_.size() : plan.streamed[0].first;
   at::Tensor y = x;
   {
-    nn::Bands bands(x, plan.bands);
+    nn::Bands bands(nn::for_bands(x, plan.bands), plan.bands);
     for (size_t i = 0; i < before; ++i) {
       bands = layers_[i]->forward(std::move(bands));
     }
@@ -217,8 +217,8 @@ at::Tensor BandNet::forward_pieces(const at::Tensor& x, const std::vector<int64_
   ClipMemory memory;
   std::vector<at::Tensor> made;
   for (const at::Tensor& piece : x.split_with_sizes(pieces, kPieceDim)) {
-    memory.piece = piece;
-    nn::Bands bands(piece, plan);
+    memory.piece = nn::for_bands(piece, plan);
+    nn::Bands bands(memory.piece, plan);
     for (const auto& layer : layers_) {
       bands = layer->forward_next(std::move(bands), memory);
     }

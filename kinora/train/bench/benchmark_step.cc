@@ -145,7 +145,10 @@ class StepTimer::Impl {
                      .pipeline = trainable_->pipeline(),
                      .divide_among = [this](int64_t ranks) { trainable_->divide_among(ranks); },
                      .most_ranks = mesh_.shape().sequence});
-    stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, nullptr, kBenchmarkSeed, device_);
+    encoding_ranks_ = encoding_ranks(config_, frozen_.get(), mesh_);
+    stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, nullptr, kBenchmarkSeed, device_,
+                   /*beside=*/true, models::ShownInput::kPlain, diffusion::FrameMaskRatios(),
+                   /*compression=*/1, /*states=*/nullptr, encoding_ranks_);
   }
 
   [[nodiscard]] StepBenchmark time(const StepBenchmarkOptions& options) {
@@ -187,6 +190,9 @@ class StepTimer::Impl {
     }
     if (frozen_) {
       result.kernels += ", pixels encoded in each step";
+      if (encoding_ranks_.size() > 1) {
+        result.kernels += " by " + std::to_string(encoding_ranks_.size()) + " ranks together";
+      }
     }
     result.samples_per_s = static_cast<double>(config_.train.global_batch) / result.step_seconds;
     result.model_tflops = 6.0 * models::forward_macs(config_.model) * result.samples_per_s / 1e12;
@@ -382,7 +388,9 @@ class StepTimer::Impl {
           encoder(*model, impl.config_.text.micro_batch > 0 ? impl.config_.text.micro_batch
                                                             : inference::TextOptions::kMicroBatch),
           stage(impl.frozen_ ? &impl.frozen_->encoder : nullptr, &encoder, kBenchmarkSeed,
-                impl.device_) {}
+                impl.device_, /*beside=*/true, models::ShownInput::kPlain,
+                diffusion::FrameMaskRatios(), /*compression=*/1, /*states=*/nullptr,
+                impl.encoding_ranks_) {}
 
     std::unique_ptr<models::TextEncoder> model;
     pipelines::TextBatchEncoder encoder;
@@ -410,6 +418,7 @@ class StepTimer::Impl {
   at::Device device_;
   std::unique_ptr<FrozenEncoder> frozen_;
   parallel::Mesh mesh_;
+  comm::Group encoding_ranks_;
   diffusion::Objective objective_;
   std::optional<Trainable> trainable_;
   bool graphs_ = false;
