@@ -53,6 +53,9 @@ struct LoadOptions {
   bool averaged = true;                    ///< the first average of the weights, if the run has one
   std::string recipe = {};                 ///< for files that do not say what model they hold
   std::vector<std::string> adapters = {};  ///< to merge, each "FILE" or "FILE:WEIGHT"
+  /// Of two experts by noise level (Wan 2.2) one is on the device, and the other waits in the
+  /// host's memory: half of the device's memory.
+  bool exchange_experts = false;
 };
 
 /// A trained model on its device, and what makes pixels of its latents.

@@ -79,6 +79,7 @@ inference::LoadOptions load_options(const SampleArguments& arguments) {
           .device = arguments.device,
           .precision = arguments.precision,
           .held = {.format = arguments.quantise, .offload = arguments.offload},
+          .exchange_experts = arguments.exchange_experts,
           .overrides = overrides,
           .config_file = arguments.config,
           .adapters = arguments.adapters,
@@ -347,11 +348,14 @@ double gib_beside(int64_t room, int64_t weights) {
 int64_t place_weights(const inference::ModelRecipe& recipe, int64_t samples, int64_t room,
                       inference::LoadOptions& options) {
   const int64_t rows = recipe.sample.sampling.guidance_of().scale.any() ? 2 * samples : samples;
-  const auto [held, memory] = inference::fitting_weights(recipe, options.held, rows, room);
+  const auto [held, exchange_experts, memory] =
+      inference::fitting_weights(recipe, options.held, rows, room, options.exchange_experts);
   options.held = held;
+  options.exchange_experts = exchange_experts;
   if (options.says) {
-    log_info("[sample] --vram-budget: --offload ", options.held.offload, ", weights take ",
-             human_bytes(memory.weights), " of the GPU and ", human_bytes(memory.at_host),
+    log_info("[sample] --vram-budget: ", exchange_experts ? "--exchange-experts, " : "",
+             "--offload ", options.held.offload, ", weights take ", human_bytes(memory.weights),
+             " of the GPU and ", human_bytes(memory.at_host),
              " of the host's memory, an evaluation ", human_bytes(memory.beside));
   }
   return memory.weights;

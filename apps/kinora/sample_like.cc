@@ -25,12 +25,13 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 63> kKept = {"--run",
+constexpr std::array<std::string_view, 65> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
                                                     "--weights",
                                                     "--lora",
+                                                    "--low-noise-lora",
                                                     "--classes",
                                                     "--captions",
                                                     "--negative",
@@ -68,6 +69,7 @@ constexpr std::array<std::string_view, 63> kKept = {"--run",
                                                     "--precision",
                                                     "--quantise",
                                                     "--offload",
+                                                    "--exchange-experts",
                                                     "--vram-budget",
                                                     "--init",
                                                     "--latents",
@@ -88,8 +90,8 @@ constexpr std::array<std::string_view, 63> kKept = {"--run",
                                                     "--ip-image",
                                                     "--ip-scale",
                                                     "--ip-encoder"};
-constexpr std::array<std::string_view, 3> kFlags = {"--no-cleaning", "--deterministic",
-                                                    "--keep-image-size"};
+constexpr std::array<std::string_view, 4> kFlags = {"--no-cleaning", "--deterministic",
+                                                    "--keep-image-size", "--exchange-experts"};
 constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
 constexpr std::array<std::string_view, 3> kNeeded = {"--run", "--checkpoint", "--image-model"};
 /// What is drawn: one of these on the command line counts instead of all that a file says of it.
@@ -158,6 +160,7 @@ LikeArguments arguments_like(const SampleArguments& arguments) {
   const bool other_model = has_any(arguments.given, kModel);
   if (other_model) {
     remove(kModel, options);
+    options.erase("--exchange-experts");  // it may have one
   }
   if (arguments.given.contains("--image-model")) {
     options.erase("--image-model");

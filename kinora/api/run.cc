@@ -43,6 +43,7 @@ Model load(const std::filesystem::path& path, const LoadOptions& options) {
   auto trained = std::make_unique<inference::TrainedModel>(
       inference::load_trained(path, {.ema = options.averaged,
                                      .device = device_of(options.device),
+                                     .exchange_experts = options.exchange_experts,
                                      .overrides = options.overrides,
                                      .config_file = options.recipe,
                                      .adapters = options.adapters}));

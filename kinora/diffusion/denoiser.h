@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace kinora::diffusion {
@@ -153,6 +154,8 @@ struct Pass {
   Prepared prepared{};
   /// Sampling: what the run keeps from evaluation to evaluation. Borrowed; null: nothing.
   StepCache* cache = nullptr;
+  /// Sampling: what all of t is, so that nobody needs to wait for the device to read it.
+  std::optional<double> time{};
   /// The blocks that this pass computes, of models that can. Borrowed; null: all.
   Stage* stage = nullptr;
 };

@@ -180,7 +180,7 @@ void GuidedDenoiser::prepare(const std::vector<Moment>& moments, const at::Tenso
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, size_t index) {
   const Moment& moment = moments_[index];
-  const Pass pass{.prepared = prepared_[index], .cache = cache_.get()};
+  const Pass pass{.prepared = prepared_[index], .cache = cache_.get(), .time = moment.t};
   if (!cache_) {
     return predict(x_t, moment, pass);
   }
@@ -193,7 +193,7 @@ at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, size_t index) {
 }
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, double t, double level) {
-  return predict(x_t, {.t = t, .level = level}, Pass());
+  return predict(x_t, {.t = t, .level = level}, {.time = t});
 }
 
 at::Tensor GuidedDenoiser::predict(const at::Tensor& x_t, const Moment& moment, const Pass& pass) {

@@ -10,6 +10,7 @@
 #include "kinora/inference/prompts.h"
 #include "kinora/io/file.h"
 #include "kinora/optim/held_weights.h"
+#include "kinora/optim/weight_exchange.h"
 
 namespace kinora::inference {
 namespace {
@@ -66,10 +67,17 @@ DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, cons
     key[name] = value;
   }
   key.erase("sample.count");  // of grids that training shows
-  key["weights"] = "checksum " + checksum_of_weights(*trained.arena);
-  if (trained.low_noise != nullptr) {
-    key["low noise weights"] = "checksum " + checksum_of_weights(*trained.low_noise->arena);
+  const auto checksum = [](const optim::Arena& arena) {
+    return "checksum " + checksum_of_weights(arena);
+  };
+  if (optim::WeightExchange* experts = trained.experts.get()) {
+    experts->bring(optim::WeightExchange::Set::kSecond);
+    key["low noise weights"] = checksum(*trained.arena);
+    experts->bring(optim::WeightExchange::Set::kFirst);  // which begins to draw
+  } else if (trained.low_noise != nullptr) {
+    key["low noise weights"] = checksum(*trained.low_noise->arena);
   }
+  key["weights"] = checksum(*trained.arena);
   key["seed"] = std::to_string(request.seed);
   key["text embeddings"] = named(request.text_embeddings);
   if (request.encoded) {

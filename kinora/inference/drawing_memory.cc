@@ -17,17 +17,22 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/optim/held_weights.h"
+#include "kinora/optim/weight_exchange.h"
 
 namespace kinora::inference {
 
 DrawingMemory drawing_memory(const ModelRecipe& recipe, const optim::HeldOptions& held,
-                             int64_t rows) {
+                             int64_t rows, bool exchanges_experts) {
   const at::NoGradGuard no_grad;
   const device::DryRun run(c10::DeviceType::CUDA);
   const int64_t start = device::DryRun::live_bytes();
   const TrainedModel model = initial_model(recipe, at::kMeta, /*seed=*/0, held);
-  std::optional<TrainedModel> low_noise;  // of two experts, which are as large
-  if (recipe.sample.sampling.low_noise > 0.0) {
+  const bool has_experts = recipe.sample.sampling.low_noise > 0.0;  // which are as large
+  std::optional<TrainedModel> low_noise;
+  std::optional<optim::WeightExchange> experts;
+  if (has_experts && exchanges_experts) {
+    experts.emplace(*model.arena);
+  } else if (has_experts) {
     low_noise.emplace(initial_model(recipe, at::kMeta, /*seed=*/0, held));
   }
   DrawingMemory memory;
@@ -35,6 +40,7 @@ DrawingMemory drawing_memory(const ModelRecipe& recipe, const optim::HeldOptions
   if (const optim::HeldWeights* weights = model.arena->held()) {
     memory.at_host = (low_noise ? 2 : 1) * weights->host_bytes();
   }
+  memory.at_host += experts ? experts->host_bytes() : 0;
   const models::ModelConfig& config = recipe.model;
   const diffusion::Conditions conditions = to_device(
       conditions_of(unseen_batch(config, unseen_samples(config, rows)), config), at::kMeta);
@@ -64,14 +70,22 @@ DrawingMemory drawing_memory(const ModelRecipe& recipe, const optim::HeldOptions
 }
 
 FittingWeights fitting_weights(const ModelRecipe& recipe, optim::HeldOptions held, int64_t rows,
-                               int64_t bytes) {
+                               int64_t bytes, bool exchanges_experts) {
   constexpr int kParts = 10;
+  held.offload = 0.0;
   DrawingMemory memory;
-  for (int part = 0; part <= kParts; ++part) {
-    held.offload = static_cast<double>(part) / kParts;
+  if (recipe.sample.sampling.low_noise > 0.0 && !exchanges_experts) {
     memory = drawing_memory(recipe, held, rows);
     if (memory.needed() <= bytes) {
-      return {held, memory};
+      return {held, false, memory};
+    }
+    exchanges_experts = true;
+  }
+  for (int part = 0; part <= kParts; ++part) {
+    held.offload = static_cast<double>(part) / kParts;
+    memory = drawing_memory(recipe, held, rows, exchanges_experts);
+    if (memory.needed() <= bytes) {
+      return {held, exchanges_experts, memory};
     }
   }
   throw_error(ErrorKind::kMemory, "[sample] drawing takes ", human_bytes(memory.needed()),

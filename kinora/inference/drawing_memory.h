@@ -20,18 +20,24 @@ struct DrawingMemory {
 };
 
 /// Of a model whose weights are held so (HeldOptions without buckets), evaluated for `rows` samples
-/// at once, the guided and the unguided counted both. recipe.model is resolved.
+/// at once, the guided and the unguided counted both. recipe.model is resolved. Of two experts with
+/// both, or with one where they are exchanged (LoadOptions::exchange_experts).
 [[nodiscard]] DrawingMemory drawing_memory(const ModelRecipe& recipe,
-                                           const optim::HeldOptions& held, int64_t rows);
+                                           const optim::HeldOptions& held, int64_t rows,
+                                           bool exchanges_experts = false);
 
 struct FittingWeights {
   optim::HeldOptions held;
+  bool exchange_experts = false;
   DrawingMemory memory;
 };
 
-/// `held` with the least offload, in tenths, with which drawing takes at most `bytes`. kMemory with
-/// what it takes with all offloaded, where that is more.
+/// `held` with the least offload, in tenths, with which drawing takes at most `bytes`. Two experts
+/// are exchanged where `exchanges_experts`, or where both do not fit without offload: that moves
+/// each weight once a drawing, not once a step. kMemory with what it takes with all offloaded,
+/// where that is more.
 [[nodiscard]] FittingWeights fitting_weights(const ModelRecipe& recipe, optim::HeldOptions held,
-                                             int64_t rows, int64_t bytes);
+                                             int64_t rows, int64_t bytes,
+                                             bool exchanges_experts = false);
 
 }  // namespace kinora::inference

@@ -10,6 +10,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/text.h"
 #include "kinora/diffusion/experts.h"
 #include "kinora/inference/kept_tokenizer.h"
 #include "kinora/inference/setup.h"
@@ -19,6 +20,7 @@
 #include "kinora/models/unets/unet_names.h"
 #include "kinora/ops/fp8.h"
 #include "kinora/optim/held_weights.h"
+#include "kinora/optim/weight_exchange.h"
 #include "kinora/parallel/guidance_parallel.h"
 #include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence.h"
@@ -89,6 +91,9 @@ void check_low_noise(const ModelRecipe& recipe, const LoadOptions& options) {
                "noise (sample.low_noise). Hint: sample.patches=1");
   KINORA_CHECK(sampling.low_noise > 0.0 || options.low_noise_adapters.empty(), kConfig,
                "[sample] this model has no second expert for --low-noise-lora. Hint: --lora");
+  KINORA_CHECK(sampling.low_noise > 0.0 || !options.exchange_experts, kConfig,
+               "[sample] this model has no second expert to exchange with. Hint: without "
+               "--exchange-experts; --offload SHARE");
 }
 
 OpenModel open_model(const fs::path& path, const LoadOptions& options) {
@@ -149,36 +154,53 @@ bool records(const ModelRecipe& recipe, const ops::BlockKernels* kernels) {
   // A graph repeats what another batch decided.
   const bool decides_alone =
       recipe.sample.sampling.cache.measures() && recipe.sample.sampling.batch_invariant;
-  const bool can = kernels != nullptr && kernels->can_be_recorded() && !decides_alone;
-  KINORA_CHECK(recipe.kernels.graphs != ops::Switch::kOn || can, kConfig,
-               "[sample] kernels.graphs is on, but sampling cannot be recorded: ",
-               decides_alone
-                   ? "with sample.batch_invariant sample.cache first_block and tea decide "
-                     "for each sample what to compute. Hint: sample.cache=pab, or "
-                     "kernels.graphs=off"
-                   : "it needs the fast path on a GPU with its kernels");
+  const bool has_experts = recipe.sample.sampling.low_noise > 0.0;
+  const bool can =
+      kernels != nullptr && kernels->can_be_recorded() && !decides_alone && !has_experts;
+  KINORA_CHECK(
+      recipe.kernels.graphs != ops::Switch::kOn || can, kConfig,
+      "[sample] kernels.graphs is on, but sampling cannot be recorded: ",
+      decides_alone ? "with sample.batch_invariant sample.cache first_block and tea decide "
+                      "for each sample what to compute. Hint: sample.cache=pab, or "
+                      "kernels.graphs=off"
+      : has_experts ? "its steps are of two experts (sample.low_noise). Hint: kernels.graphs=auto"
+                    : "it needs the fast path on a GPU with its kernels");
   return can && recipe.kernels.graphs != ops::Switch::kOff;
 }
 
-/// The second expert of a recipe that has one; null: it has none.
-std::unique_ptr<TrainedModel> load_low_noise(const ModelRecipe& recipe,
-                                             const LoadOptions& options) {
+/// Loads the second expert of a recipe that has one: beside the first, or in its place, which the
+/// first has again then.
+void load_low_noise(const LoadOptions& options, TrainedModel& trained) {
+  using Set = optim::WeightExchange::Set;
+  const ModelRecipe& recipe = trained.recipe;
   const pipelines::SamplingConfig& sampling = recipe.sample.sampling;
   if (sampling.low_noise == 0.0) {
-    return nullptr;
+    return;
   }
   const fs::path path = sampling.low_noise_model;
   const checkpoint::WeightsFile file = pipelines::open_weights(path, options.ema);
-  auto second = std::make_unique<TrainedModel>(
-      initial_model(recipe, choose_device(options.device), 0, options.held, options.groups));
+  if (options.exchange_experts) {
+    trained.experts = std::make_unique<optim::WeightExchange>(*trained.arena);
+    trained.experts->bring(Set::kSecond);
+  } else {
+    trained.low_noise = std::make_unique<TrainedModel>(
+        initial_model(recipe, trained.device, 0, options.held, options.groups));
+  }
+  const TrainedModel& second = options.exchange_experts ? trained : *trained.low_noise;
   checkpoint::LateTensors weights = file.tensors();
   merge_adapters(options.low_noise_adapters, recipe.model, weights, options.says,
                  options.has_encoder);
-  checkpoint::load_weights(weights, path, *second->model, *second->arena);
-  if (options.says) {
-    log_info("[sample] weights of ", path, " where the noise level is below ", sampling.low_noise);
+  checkpoint::load_weights(weights, path, *second.model, *second.arena);
+  std::string waiting;
+  if (options.exchange_experts) {
+    trained.experts->bring(Set::kFirst);
+    waiting = "; one of the two is on the device, the other waits in the host's memory: " +
+              human_bytes(trained.experts->host_bytes());
   }
-  return second;
+  if (options.says) {
+    log_info("[sample] weights of ", path, " where the noise level is below ", sampling.low_noise,
+             waiting);
+  }
 }
 
 /// Takes the path that the recipe asks for.
@@ -307,8 +329,7 @@ TrainedModel load_trained(const fs::path& path, const LoadOptions& options) {
     checkpoint::load_for_sampling(*folder, ema ? std::optional<size_t>(0) : std::nullopt,
                                   *trained.model, *trained.arena);
   }
-  trained.low_noise = load_low_noise(recipe, options);
-  trained.graphs = trained.graphs && trained.low_noise == nullptr;
+  load_low_noise(options, trained);
   if (!options.says) {
     return trained;
   }
@@ -341,8 +362,12 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
     const parallel::SequencePlan plan = sequence_plan(
         model, trained.recipe.precision,
         {.scheme = scheme, .tensor = mesh.shape().tensor, .batch = rows}, group, trained.device);
-    set_path(trained);
-    trained.model->use_sequence(parallel::make_sequence(plan, group));
+    for (TrainedModel* expert : {&trained, trained.low_noise.get()}) {
+      if (expert != nullptr) {
+        set_path(*expert);
+        expert->model->use_sequence(parallel::make_sequence(plan, group));
+      }
+    }
     // Two communicators in one graph can wait for each other forever where their calls may be under
     // way at once: those of a sequence's two levels, or of a sequence and of divided linears, but
     // not guidance's, which waits for all of them and they for it.
@@ -358,11 +383,18 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
     return std::make_unique<parallel::GuidanceParallel>(*one.model,
                                                         mesh.group(parallel::Axis::kGuidance));
   };
-  if (trained.low_noise == nullptr) {
-    return shared(trained);
+  const double below = trained.recipe.sample.sampling.low_noise;
+  if (optim::WeightExchange* experts = trained.experts.get()) {
+    using Set = optim::WeightExchange::Set;
+    return std::make_unique<diffusion::Experts>(
+        shared(trained), shared(trained), below, [experts](diffusion::Expert expert) {
+          experts->bring(expert == diffusion::Expert::kHigh ? Set::kFirst : Set::kSecond);
+        });
   }
-  return std::make_unique<diffusion::Experts>(shared(trained), shared(*trained.low_noise),
-                                              trained.recipe.sample.sampling.low_noise);
+  if (trained.low_noise != nullptr) {
+    return std::make_unique<diffusion::Experts>(shared(trained), shared(*trained.low_noise), below);
+  }
+  return shared(trained);
 }
 
 }  // namespace kinora::inference

@@ -13,6 +13,7 @@
 #include "kinora/models/model.h"
 #include "kinora/ops/block_kernels.h"
 #include "kinora/optim/arena.h"
+#include "kinora/optim/weight_exchange.h"
 #include "kinora/parallel/mesh.h"
 #include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/sequence_plan.h"
@@ -33,6 +34,9 @@ struct TrainedModel {
   bool graphs = false;  ///< whether sampling can be recorded
   /// The second expert, which predicts at low noise (sample.low_noise_model); null: there is none.
   std::unique_ptr<TrainedModel> low_noise = nullptr;
+  /// Instead of it: `arena` has one expert's weights, the first or the second, and the other's wait
+  /// (LoadOptions::exchange_experts); null: they are not exchanged.
+  std::unique_ptr<optim::WeightExchange> experts = nullptr;
 };
 
 /// Ranks that have the parts of one model.
@@ -51,7 +55,10 @@ struct LoadOptions {
   DeviceChoice device = DeviceChoice::kAuto;
   /// Nothing: the run's; of a pipeline on a GPU stored_precision(), on the CPU fp32.
   std::optional<Precision> precision = {};
-  optim::HeldOptions held = {};             ///< of the weights of blocks, without its buckets
+  optim::HeldOptions held = {};  ///< of the weights of blocks, without its buckets
+  /// Of two experts one is on the device, and the other waits in the host's memory. kConfig for a
+  /// model of one.
+  bool exchange_experts = false;
   std::vector<std::string> overrides = {};  ///< key=value on the run's recipe
   std::string config_file = {};  ///< a recipe for files without a configuration of their own
   /// Adapters to merge, each "FILE" or "FILE:WEIGHT" (checkpoint::read_adapter).

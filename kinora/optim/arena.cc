@@ -745,6 +745,21 @@ void Arena::materialise(FrozenBucket* bucket, const std::vector<nn::Parameter*>&
   }
 }
 
+std::vector<at::Tensor> Arena::weight_bytes() const {
+  std::vector<at::Tensor> all;
+  for (const Bucket& bucket : buckets_) {
+    all.push_back(bucket.compute.view(at::kByte));
+  }
+  for (const FrozenBucket& bucket : frozen_) {
+    all.push_back(bucket.compute.view(at::kByte));
+  }
+  if (held_ != nullptr) {
+    const std::vector<at::Tensor> held = held_->bytes();
+    all.insert(all.end(), held.begin(), held.end());
+  }
+  return all;
+}
+
 int64_t Arena::num_trained() const {
   return num_elements_of(buckets_) + num_elsewhere(/*frozen=*/false);
 }

@@ -327,6 +327,8 @@ class Arena {
   [[nodiscard]] std::vector<std::string> frozen_paths() const;
   /// What is held otherwise than it is read, in neither of them; null: nothing.
   [[nodiscard]] HeldWeights* held() const { return held_.get(); }
+  /// Of an arena to sample with all that the weights lie in, held() too: uint8 [n] each.
+  [[nodiscard]] std::vector<at::Tensor> weight_bytes() const;
   [[nodiscard]] const ArenaOptions& options() const { return options_; }
   /// Trained parameters of other ranks' stages.
   [[nodiscard]] int64_t count_elsewhere() const;

@@ -394,6 +394,29 @@ int64_t HeldWeights::room_bytes() const {
   return sum;
 }
 
+std::vector<at::Tensor> HeldWeights::bytes() const {
+  std::vector<at::Tensor> all;
+  for (const Part& part : parts_) {
+    if (part.at_host.defined()) {
+      all.push_back(part.at_host);
+      continue;
+    }
+    for (size_t i = part.first; i < part.end; ++i) {
+      for (const at::Tensor& held : {weights_[i].codes.codes, weights_[i].codes.scales}) {
+        all.push_back(held.view(at::kByte).flatten());
+      }
+    }
+  }
+  return all;
+}
+
+void HeldWeights::begin_change() {
+  link_->wait_for_all();
+  for (const at::Tensor& room : rooms_) {
+    room.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 void HeldWeights::load(const std::string& path, const at::Tensor& value) {
   const Weight& weight = weights_[places_.at(path)];
   KINORA_CHECK(value.sizes() == at::IntArrayRef(weight.slot.shape), kShape, "[arena] ", path,

@@ -66,6 +66,13 @@ class HeldWeights {
   [[nodiscard]] int64_t host_bytes() const;
   [[nodiscard]] int64_t room_bytes() const;
 
+  /// All that weights are held as, on the device and in the host's memory: uint8 [n] each.
+  [[nodiscard]] std::vector<at::Tensor> bytes() const;
+  /// Before these are written to, between passes: the current stream is behind what is still being
+  /// brought, and whoever keeps a copy of what a room held sees that it has changed. The next pass
+  /// brings anew.
+  void begin_change();
+
   /// Sets a weight to `value`, or the nearest codes. kShape.
   void load(const std::string& path, const at::Tensor& value);
   /// What a weight stands for, in its shape: a new tensor.

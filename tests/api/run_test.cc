@@ -29,7 +29,7 @@ class RunTest : public testing::Test {
     folder() = testing::TempDir() + "kinora-api";
     fs::remove_all(folder());
     std::vector<std::string> overrides = kSmall;
-    overrides.push_back("run.dir=" + folder().string());
+    overrides.insert(overrides.end(), {"run.dir=" + folder().string(), "checkpoint.export=true"});
     result() = train_recipe(kDemo, overrides);
   }
   static void TearDownTestSuite() { fs::remove_all(folder()); }
@@ -94,6 +94,31 @@ TEST_F(RunTest, GuidanceAndStepsAreOfOneCallOnly) {
   EXPECT_EQ(model.trained().recipe.sample.sampling.steps, 2);
 }
 
+// The raw weights, and below the noise level of 0.5 the averaged ones.
+TEST_F(RunTest, ExchangedExpertsDrawAgainAndAgain) {
+  const DrawOptions options{.classes = {1, 2}, .batch = 1, .steps = 3};
+  const auto drawn = [&options](Model model, int times) {
+    at::Tensor samples;
+    for (int time = 0; time < times; ++time) {
+      samples = draw_tensor(model, options);
+    }
+    return samples;
+  };
+  const auto experts = [](bool exchanges) {
+    return load(folder(), {.overrides = {"sample.low_noise=0.5",
+                                         "sample.low_noise_model=" +
+                                             (folder() / "model.safetensors").string()},
+                           .device = "cpu",
+                           .averaged = false,
+                           .exchange_experts = exchanges});
+  };
+  const at::Tensor both = drawn(experts(false), 1);
+  EXPECT_FALSE(both.equal(drawn(load(folder(), {.device = "cpu", .averaged = false}), 1)));
+  EXPECT_FALSE(both.equal(drawn(loaded(), 1)));
+  EXPECT_TRUE(both.equal(drawn(experts(true), 1)));
+  EXPECT_TRUE(both.equal(drawn(experts(true), 2)));
+}
+
 TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
   Model model = loaded();
   EXPECT_THAT(
@@ -108,6 +133,9 @@ TEST_F(RunTest, WhatTheModelDoesNotTakeIsRefused) {
               HasSubstr("got -1"));
   EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { (void)load(folder(), {.device = "gpu"}); }),
               HasSubstr("[load] device must be auto, cpu or cuda, got"));
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] { (void)load(folder(), {.device = "cpu", .exchange_experts = true}); }),
+              HasSubstr("no second expert to exchange with"));
 }
 
 TEST(LatentsTest, AreNoImagesWithoutAnAutoencoder) {

@@ -188,7 +188,9 @@ TEST_F(WanFramesTest, WhatDoesNotShowFramesIsRefused) {
   EXPECT_THAT(drawing(joined(small(pipeline), {"--loop", "2"})),
               HasSubstr("is shown a first and a last frame alone"));
   EXPECT_THAT(drawing(joined(small(pipeline), {"--low-noise-lora", "x"})),
-              HasSubstr("has no second expert"));
+              HasSubstr("has no second expert for --low-noise-lora"));
+  EXPECT_THAT(drawing(joined(small(pipeline), {"--exchange-experts"})),
+              HasSubstr("has no second expert to exchange with"));
   EXPECT_THAT(drawing(joined(small(pipeline), {"--last", (pipeline / "first.png").string()})),
               HasSubstr("Hint: no --last"));
 }
@@ -198,6 +200,7 @@ TEST_F(WanFramesTest, TwoExpertsAreDrawnWithAndTakeAdaptersOfTheirOwn) {
   const Arguments experts = joined(small(pipeline), {"--last", (pipeline / "last.png").string()});
   const at::Tensor both = drawn(experts, "both");
   EXPECT_TRUE(drawn(joined(experts, {"--offload", "1"}), "offloaded").equal(both));
+  EXPECT_TRUE(drawn(joined(experts, {"--exchange-experts"}), "exchanged").equal(both));
   const auto cached = [&](const std::string& threshold) {
     return drawn(joined(experts, {"--set", "sample.cache=first_block",
                                   "sample.cache_threshold=" + threshold}),
@@ -216,6 +219,8 @@ TEST_F(WanFramesTest, TwoExpertsAreDrawnWithAndTakeAdaptersOfTheirOwn) {
   const at::Tensor low = drawn(joined(experts, {"--low-noise-lora", adapter}), "low");
   EXPECT_GT(ops::relative_error(low, both), 1e-4);
   EXPECT_GT(ops::relative_error(drawn(joined(experts, {"--lora", adapter}), "high"), low), 1e-4);
+  const Arguments exchanged = joined(experts, {"--exchange-experts", "--low-noise-lora", adapter});
+  EXPECT_TRUE(drawn(exchanged, "exchanged-low").equal(low));
 }
 
 TEST_F(WanTest, SaysWhatItDraws) {

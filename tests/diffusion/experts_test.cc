@@ -7,7 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "kinora/diffusion/guidance.h"
 
 namespace kinora::diffusion {
 namespace experts_test {
@@ -20,11 +24,6 @@ class CachedBlock : public Denoiser {
   CachedBlock(const StepCacheConfig& config, StepCacheUse& use, double value)
       : config_(config), use_(use), value_(value) {}
 
-  [[nodiscard]] Prepared prepare(const at::Tensor& /*times*/,
-                                 const Conditions& /*conditions*/) override {
-    ++use_.evaluations;
-    return {};
-  }
   [[nodiscard]] std::unique_ptr<StepCache> make_cache() override {
     return std::make_unique<StepCache>(config_, use_);
   }
@@ -66,7 +65,7 @@ TEST(ExpertsTest, ACacheForgetsWhatTheOtherHasMade) {
       for (const double level : {0.9, 0.8, 0.7, 0.4, 0.3, 0.2}) {
         cache->begin({.level = level});
         const at::Tensor out = experts.forward(at::ones({2, 3}), at::full({2}, level, at::kFloat),
-                                               {}, {.cache = cache.get()});
+                                               {}, {.cache = cache.get(), .time = level});
         cache->end();
         EXPECT_TRUE(at::equal(out, at::full({2, 3}, level < 0.5 ? 2.0 : 1.0))) << level;
       }
@@ -77,15 +76,71 @@ TEST(ExpertsTest, ACacheForgetsWhatTheOtherHasMade) {
   }
 }
 
-TEST(ExpertsTest, ARunOfBothBegins) {
-  const StepCacheConfig config;
-  StepCacheUse high;
-  StepCacheUse low;
-  Experts experts(std::make_unique<CachedBlock>(config, high, 1.0),
-                  std::make_unique<CachedBlock>(config, low, 2.0), 0.5);
-  EXPECT_FALSE(experts.prepare(at::ones({4}), {}).any());
-  EXPECT_EQ(high.evaluations, 1);
-  EXPECT_EQ(low.evaluations, 1);
+/// Notes what is asked of it.
+class Noted : public Denoiser {
+ public:
+  Noted(std::string name, std::vector<std::string>& notes)
+      : name_(std::move(name)), notes_(notes) {}
+
+  [[nodiscard]] Prepared prepare(const at::Tensor& times,
+                                 const Conditions& /*conditions*/) override {
+    EXPECT_EQ(times.sizes(), at::IntArrayRef({1}));
+    notes_.push_back(name_ + " begins");
+    return {};
+  }
+
+ private:
+  [[nodiscard]] at::Tensor predict(const at::Tensor& x_t, const at::Tensor& /*t*/,
+                                   const Conditions& /*conditions*/,
+                                   const Pass& /*pass*/) override {
+    notes_.push_back(name_);
+    return x_t;
+  }
+
+  std::string name_;
+  std::vector<std::string>& notes_;
+};
+
+// Wan 2.2's boundary is at 0.9, which 32 bits do not hold: a time that they round to is the
+// first's.
+TEST(ExpertsTest, EachIsBroughtAndItsRunBeginsWhenItGoesOn) {
+  std::vector<std::string> notes;
+  Experts experts(std::make_unique<Noted>("high", notes), std::make_unique<Noted>("low", notes),
+                  0.9, [&](Expert expert) {
+                    notes.emplace_back(expert == Expert::kLow ? "bring low" : "bring high");
+                  });
+  const auto predict = [&](double time) {
+    (void)experts.forward(at::ones({2, 3}), at::full({2}, time, at::kFloat), {}, {.time = time});
+  };
+  for (int run = 0; run < 2; ++run) {
+    notes.clear();
+    EXPECT_FALSE(experts.prepare(at::ones({4}), {}).any());
+    for (const double time : {1.0, 0.9, static_cast<double>(0.9F), 0.8, 0.1}) {
+      predict(time);
+    }
+    EXPECT_EQ(notes, std::vector<std::string>({"bring high", "high begins", "high", "bring high",
+                                               "high", "bring high", "high", "bring low",
+                                               "low begins", "low", "bring low", "low"}));
+  }
+  notes.clear();
+  (void)experts.prepare(at::ones({1}), {});
+  predict(0.1);
+  EXPECT_EQ(notes, std::vector<std::string>({"bring low", "low begins", "low"}))
+      << "the run before ended with it";
+}
+
+// Guidance says the time of each evaluation, prepared or not.
+TEST(ExpertsTest, GuidanceTellsTheTime) {
+  std::vector<std::string> notes;
+  Experts experts(std::make_unique<Noted>("high", notes), std::make_unique<Noted>("low", notes),
+                  0.5);
+  GuidedDenoiser guided(experts, {}, {});
+  guided.prepare({{.t = 0.8, .level = 0.8}, {.t = 0.2, .level = 0.2}}, at::ones({2}));
+  (void)guided.predict(at::ones({2, 3}), 0);
+  (void)guided.predict(at::ones({2, 3}), 1);
+  (void)guided.predict(at::ones({2, 3}), 0.7, 0.7);
+  EXPECT_EQ(notes, std::vector<std::string>(
+                       {"high begins", "high", "low begins", "low", "high begins", "high"}));
 }
 
 }  // namespace experts_test

@@ -50,7 +50,9 @@ TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
   const ModelRecipe recipe = large_dit();
   const DrawingMemory here = drawing_memory(recipe, {}, 16);
   EXPECT_NEAR(static_cast<double>(here.weights) / kMiB, 675.0 * 2.0 * 1e6 / kMiB, 30.0);
-  const auto [fitting, memory] = fitting_weights(recipe, {}, 16, here.needed() - 200 * kMiB);
+  const auto [fitting, exchanges, memory] =
+      fitting_weights(recipe, {}, 16, here.needed() - 200 * kMiB);
+  EXPECT_FALSE(exchanges);
   EXPECT_GT(fitting.offload, 0.0);
   EXPECT_LT(fitting.offload, 1.0);
   EXPECT_LE(drawing_memory(recipe, fitting, 16).needed(), here.needed() - 200 * kMiB);
@@ -58,6 +60,42 @@ TEST(DrawingMemoryTest, IsAboutThatOfItsParameters) {
   EXPECT_EQ(fitting_weights(recipe, {}, 16, here.needed()).held.offload, 0.0);
   EXPECT_THAT(error_of(ErrorKind::kMemory, [&] { return fitting_weights(recipe, {}, 16, kMiB); }),
               HasSubstr("smaller --batch"));
+}
+
+// Of two experts of 675 M parameters the GPU has one where both do not fit, and blocks wait at the
+// host only where one alone does not.
+TEST(DrawingMemoryTest, ExpertsAreExchangedBeforeBlocksAreOffloaded) {
+  ModelRecipe recipe = large_dit();
+  const DrawingMemory one = drawing_memory(recipe, {}, 16);
+  recipe.sample.sampling.low_noise = 0.5;
+  const DrawingMemory both = drawing_memory(recipe, {}, 16);
+  const DrawingMemory exchanged = drawing_memory(recipe, {}, 16, /*exchanges_experts=*/true);
+  EXPECT_EQ(both.weights, 2 * one.weights);
+  EXPECT_EQ(both.at_host, 0);
+  EXPECT_EQ(exchanged.weights, one.weights);
+  EXPECT_NEAR(static_cast<double>(exchanged.at_host), static_cast<double>(one.weights),
+              20.0 * kMiB);
+  EXPECT_EQ(exchanged.beside, both.beside);
+  EXPECT_LT(exchanged.beside, one.beside) << "steps of one model are recorded as a CUDA graph";
+
+  const auto fitting = [&recipe](int64_t bytes, bool exchanges = false) {
+    return fitting_weights(recipe, {.offload = 0.7}, 16, bytes, exchanges);
+  };
+  const FittingWeights whole = fitting(both.needed());
+  EXPECT_FALSE(whole.exchange_experts);
+  EXPECT_EQ(whole.held.offload, 0.0);
+  for (const FittingWeights& half : {fitting(both.needed() - 1), fitting(exchanged.needed()),
+                                     fitting(both.needed(), /*exchanges=*/true)}) {
+    EXPECT_TRUE(half.exchange_experts);
+    EXPECT_EQ(half.held.offload, 0.0);
+    EXPECT_EQ(half.memory.needed(), exchanged.needed());
+  }
+  const FittingWeights less = fitting(exchanged.needed() - 200 * kMiB);
+  EXPECT_TRUE(less.exchange_experts);
+  EXPECT_GT(less.held.offload, 0.0);
+  EXPECT_LT(less.held.offload, 0.5);
+  EXPECT_LE(less.memory.needed(), exchanged.needed() - 200 * kMiB);
+  EXPECT_GT(less.memory.at_host, exchanged.at_host) << "what is offloaded, of both";
 }
 
 // What a step cache keeps of DiT-XL/2's tokens: each time 16 x 256 x 1152 numbers of 2 or 4 bytes.

@@ -19,6 +19,7 @@
 #include "kinora/inference/convert_weights.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/inference/drawing_key.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/shown_frames.h"
 #include "kinora/models/families.h"
@@ -132,6 +133,47 @@ TEST_F(WanFramesTest, BetweenAFirstAndALastFrameItFillsInAsDiffusersDoes) {
 
 TEST_F(WanFramesTest, TwoExpertsDrawAsThoseOfDiffusers) {
   expect_as_diffusers(whole("wan_t2v_experts"), 4.0);
+}
+
+// As often as it is drawn, by batches and from one drawing to the next.
+TEST_F(WanFramesTest, ExchangedExpertsDrawWhatBothDraw) {
+  using Set = optim::WeightExchange::Set;
+  const fs::path path = whole("wan_t2v_experts");
+  const auto encoded = std::make_shared<const Prompts>(
+      prompts_of_pipeline(pipelines::find_pipeline(path).value(), {"a red circle", "a square"},
+                          read_recipe(path, options()), {.says = false}));
+  const Request request{.encoded = encoded, .seed = 5, .guidance = 4.0};
+  const DrawOptions draws{.batch = 1, .steps = 4};
+  const std::vector<std::string> caches = {"sample.cache=first_block",
+                                           "sample.cache_threshold=0.5"};
+  for (const auto& [held, overrides] :
+       std::vector<std::pair<optim::HeldOptions, std::vector<std::string>>>{
+           {{}, {}},
+           {{}, caches},
+           {{.offload = 0.5}, {}},
+           {{.format = kernels::WeightFormat::kFp8}, {"sample.low_noise_guidance=2.5"}}}) {
+    SCOPED_TRACE(overrides.empty() ? "" : overrides.front());
+    LoadOptions how = options(overrides);
+    how.held = held;
+    TrainedModel both = load_trained(path, how);
+    how.exchange_experts = true;
+    TrainedModel exchanged = load_trained(path, how);
+    ASSERT_NE(exchanged.experts, nullptr);
+    EXPECT_EQ(exchanged.low_noise, nullptr);
+    EXPECT_EQ(exchanged.experts->there(), Set::kFirst);
+    Drawing of_both(both, {request}, draws);
+    Drawing drawing(exchanged, {request}, draws);
+    const at::Tensor expected = of_both.draw();
+    EXPECT_GT(distance(expected[0], expected[1]), 0.1);
+    for (int turn = 0; turn < 2; ++turn) {
+      EXPECT_TRUE(drawing.draw().equal(expected)) << turn;
+      EXPECT_EQ(exchanged.experts->there(), Set::kSecond);
+    }
+    EXPECT_EQ(drawing_key(exchanged, drawing, request, draws),
+              drawing_key(both, of_both, request, draws));
+    EXPECT_EQ(exchanged.experts->there(), Set::kFirst);
+    EXPECT_TRUE(Drawing(exchanged, {request}, draws).draw().equal(expected));
+  }
 }
 
 TEST_F(WanFramesTest, TwoExpertsFillInAsThoseOfDiffusers) {
@@ -252,6 +294,11 @@ TEST_F(WanFramesTest, PartsOfAnotherPipelineAreRefused) {
   EXPECT_THAT(refusal(ErrorKind::kIo), HasSubstr("x_embedder.proj.weight"));
   change(folder / "model_index.json", {{"_class_name", "WanPipeline"}});
   EXPECT_THAT(refusal(ErrorKind::kConfig), HasSubstr("a WanPipeline shows none"));
+  LoadOptions exchanged = options();
+  exchanged.exchange_experts = true;
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig, [&] { (void)load_trained(whole("wan_i2v"), exchanged); }),
+      HasSubstr("no second expert to exchange with"));
 }
 
 }  // namespace wan_frames_test

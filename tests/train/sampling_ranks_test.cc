@@ -8,9 +8,14 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/trained_model.h"
 #include "kinora/ops/random.h"
+#include "kinora/optim/weight_exchange.h"
 #include "kinora/pipelines/clips.h"
 #include "kinora/train/bench/benchmark.h"
 #include "tests/comm/ranks.h"
@@ -64,13 +69,44 @@ struct Drawn {
   at::Tensor clips;
 };
 
+/// Models by noise level.
+enum class Experts : uint8_t { kOne, kTwo, kTwoExchanged };
+
+inference::TrainedModel made(const inference::ModelRecipe& recipe, uint64_t seed,
+                             const inference::ModelGroups& groups) {
+  inference::TrainedModel trained = inference::initial_model(recipe, at::kCPU, seed, {}, groups);
+  randomise_zeros(trained.model->named_parameters(), *trained.arena);
+  return trained;
+}
+
+inference::TrainedModel made(const inference::ModelGroups& groups, Experts experts) {
+  inference::ModelRecipe recipe = tiny_clips();
+  recipe.sample.sampling.low_noise = experts == Experts::kOne ? 0.0 : 0.5;
+  inference::TrainedModel trained = made(recipe, 7, groups);
+  if (experts == Experts::kOne) {
+    return trained;
+  }
+  inference::TrainedModel second = made(recipe, 8, groups);
+  if (experts == Experts::kTwo) {
+    trained.low_noise = std::make_unique<inference::TrainedModel>(std::move(second));
+    return trained;
+  }
+  trained.experts = std::make_unique<optim::WeightExchange>(*trained.arena);
+  trained.experts->bring(optim::WeightExchange::Set::kSecond);
+  const std::vector<at::Tensor> from = second.arena->weight_bytes();
+  const std::vector<at::Tensor> to = trained.arena->weight_bytes();
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i].copy_(from[i]);
+  }
+  return trained;
+}
+
 /// Two pieces, the first from a given frame: those of this rank's group.
 Drawn drawn(const comm::Group& world, int64_t samples, const pipelines::SamplingShares& shares,
-            SequenceScheme scheme, bool batch_invariant = false) {
-  inference::TrainedModel trained = inference::initial_model(
-      tiny_clips(), at::kCPU, 7, {},
-      inference::ModelGroups::of(world, {.tensor = shares.tensor, .pipeline = shares.pipeline}));
-  randomise_zeros(trained.model->named_parameters(), *trained.arena);
+            SequenceScheme scheme, bool batch_invariant = false, Experts experts = Experts::kOne) {
+  inference::TrainedModel trained = made(
+      inference::ModelGroups::of(world, {.tensor = shares.tensor, .pipeline = shares.pipeline}),
+      experts);
   trained.recipe.sample.sampling.batch_invariant = batch_invariant;
   const models::ModelConfig& model = trained.recipe.model;
   const parallel::Mesh mesh(world, shares.mesh());
@@ -135,6 +171,29 @@ TEST(SamplingRanksTest, GroupsThatShareBlocks) {
 
 TEST(SamplingRanksTest, PartsOfBlocksOneBehindTheOther) {
   expect_as_alone(4, 1, {.pipeline = 2, .tensor = 2});
+}
+
+// Each rank exchanges what it has of them.
+TEST(SamplingRanksTest, TwoExpertsAreSharedTogetherOrExchanged) {
+  comm::run_on_ranks(2, [](const comm::Group& world) {
+    constexpr SequenceScheme kScheme = SequenceScheme::kUlysses;
+    const auto clips = [](const comm::Group& ranks, const pipelines::SamplingShares& shares,
+                          Experts experts) {
+      return drawn(ranks, 3, shares, kScheme, /*batch_invariant=*/false, experts).clips;
+    };
+    const at::Tensor alone = clips(comm::Group(), {}, Experts::kTwo);
+    EXPECT_FALSE(at::allclose(clips(comm::Group(), {}, Experts::kOne), alone, 1e-2, 1e-2));
+    EXPECT_TRUE(at::equal(clips(comm::Group(), {}, Experts::kTwoExchanged), alone));
+    for (const pipelines::SamplingShares& shares : {pipelines::SamplingShares{.guidance = 2},
+                                                    {.sequence = 2},
+                                                    {.pipeline = 2},
+                                                    {.tensor = 2}}) {
+      const at::Tensor both = clips(world, shares, Experts::kTwo);
+      EXPECT_TRUE(at::allclose(both, alone, 1e-4, 1e-4))
+          << (both - alone).abs().max().item<double>();
+      EXPECT_TRUE(at::equal(clips(world, shares, Experts::kTwoExchanged), both));
+    }
+  });
 }
 
 // On the same ranks, in every bit; the last batch is of one sample.

@@ -283,10 +283,13 @@ void add_how(CLI::App& command, SampleArguments& arguments) {
           "Share of the weights of blocks, 0 to 1, that lies in the host's memory and comes "
           "over the link just before it is used")
       ->check(real(0.0, 1.0));
+  command.add_flag("--exchange-experts", arguments.exchange_experts,
+                   "Of Wan 2.2's two experts have one on the GPU, and the other in the host's "
+                   "memory until the noise level is its own");
   command.add_option(
       "--vram-budget", arguments.vram_budget,
       "What drawing may take of a GPU, such as 6GiB, or auto = what is free: chooses "
-      "--offload and bounds the text encoder and the autoencoder");
+      "--exchange-experts and --offload, and bounds the text encoder and the autoencoder");
   command.add_option("--threads", arguments.threads, "CPU threads; 0 = as many as cores")
       ->check(whole(0));
   command.add_flag("--deterministic", arguments.deterministic,

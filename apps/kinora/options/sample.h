@@ -70,6 +70,7 @@ struct SampleArguments {
   std::optional<Precision> precision;
   std::optional<kernels::WeightFormat> quantise;
   double offload = 0.0;
+  bool exchange_experts = false;
   std::string vram_budget = "none";
   int64_t threads = 0;
   bool deterministic = false;
