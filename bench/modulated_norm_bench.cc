@@ -295,6 +295,9 @@ void forward_shapes(benchmark::internal::Benchmark* bench) {
   for (const int64_t rows : {512, 1024, 2048, 4096, 8192}) {
     bench->Args({rows, 1152, rows / 2, 0, 1});
   }
+  for (const int64_t rows : {4608, 4096}) {
+    bench->Args({rows, 3072, rows, 0, 1});
+  }
   bench->Args({8192, 320, 4096, 0, 1})->Args({2048, 640, 1024, 0, 1});
 }
 

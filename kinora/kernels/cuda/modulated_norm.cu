@@ -129,6 +129,33 @@ cudaError_t launch_any(const ResidualNormForward& call, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+int64_t ceil_div(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Blocks of a kernel that this device has at once.
+template <typename Kernel>
+int64_t blocks_at_once(Kernel kernel, int threads, size_t shared_bytes) {
+  int device = 0;
+  int multiprocessors = 0;
+  int blocks = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
+          cudaSuccess ||
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes) !=
+          cudaSuccess) {
+    return 1;
+  }
+  return std::max(int64_t{1}, static_cast<int64_t>(multiprocessors) * blocks);
+}
+
+/// Rows of a block of which a device has so many at once: all take equally many rounds. Each block
+/// puts its rows' vectors into shared memory first, which takes as long as a row or two.
+int64_t rows_of_rounds(int64_t rows, int64_t blocks) {
+  const int64_t rounds = ceil_div(rows, blocks * kMaxBlockRows);
+  return ceil_div(rows, blocks * rounds);
+}
+
 template <typename T, int kWarpsPerRow, int kChunks, int kFull>
 cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   ForwardPlan plan;
@@ -151,8 +178,8 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
     }
   }
 
-  // As many rows a block as leave enough blocks; few rows: small blocks, to reach every
-  // multiprocessor.
+  // Of blocks whose warps take a row each: as many rows as leave enough blocks; few rows: small
+  // blocks, to reach every multiprocessor.
   int64_t groups = 1;
   if (kWarpsPerRow == 1) {
     groups = std::min<int64_t>(call.rows >= kMaxWarps * 128 ? kMaxWarps : 4, even_rows);
@@ -176,15 +203,6 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   if (shared_bytes > max_bytes) {
     return launch_any<T>(call, stream);
   }
-  plan.rows_per_block = static_cast<int>(std::min(rows_per_block, even_rows));
-  const auto blocks_of = [&plan](int64_t rows) {
-    return (rows + plan.rows_per_block - 1) / plan.rows_per_block;
-  };
-  plan.even_blocks = blocks_of(even_rows);
-  plan.blocks_per_pair = plan.even_blocks + blocks_of(odd_rows);
-  const int64_t vectors = plan.rows_of_vectors.count(call.rows);
-  const int64_t blocks = vectors / 2 * plan.blocks_per_pair + vectors % 2 * plan.even_blocks;
-
   const auto kernel = forward_kernel<T, kWarpsPerRow, kChunks, kFull>;
   constexpr size_t kFreeBytes = 47 * 1024;  // what a kernel may have unasked, less its static part
   if (shared_bytes > kFreeBytes) {
@@ -194,6 +212,16 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
       return error;
     }
   }
+  if constexpr (kWarpsPerRow > 1) {
+    rows_per_block =
+        rows_of_rounds(call.rows, blocks_at_once(kernel, kWarpsPerRow * 32, shared_bytes));
+  }
+  plan.rows_per_block = static_cast<int>(std::min(rows_per_block, even_rows));
+  const auto blocks_of = [&plan](int64_t rows) { return ceil_div(rows, plan.rows_per_block); };
+  plan.even_blocks = blocks_of(even_rows);
+  plan.blocks_per_pair = plan.even_blocks + blocks_of(odd_rows);
+  const int64_t vectors = plan.rows_of_vectors.count(call.rows);
+  const int64_t blocks = vectors / 2 * plan.blocks_per_pair + vectors % 2 * plan.even_blocks;
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(groups * kWarpsPerRow * 32),
            shared_bytes, stream>>>(call, plan);
   if (call.h_fp8.transposed != nullptr && plan.tile_pitch == 0) {
