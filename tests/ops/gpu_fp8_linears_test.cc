@@ -5,6 +5,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
@@ -133,6 +134,29 @@ TEST_F(GpuFp8LinearsTest, TrainingTakesAnyNumberOfRows) {
     for (const int64_t rows : {200, 257, 8316}) {
       expect_products(scaling, {.rows = rows, .in = 128, .out = 384});
     }
+  }
+}
+
+TEST_F(GpuFp8LinearsTest, SomeRowsAreThoseOfTheWhole) {
+  for (const Fp8Scaling scaling : kScalings) {
+    if (!has_scaling(scaling)) {
+      continue;
+    }
+    LinearRun run(scaling);
+    run.quantise();
+    EXPECT_EQ(run.x_operand.has_parts(), scaling != Fp8Scaling::kBlock);
+    if (!run.x_operand.has_parts()) {
+      continue;
+    }
+    const at::Tensor whole = run.kernels.linear(run.x_operand, run.linear);
+    const at::Tensor halves = at::full_like(whole, NAN);
+    const int64_t half = kShape.rows / 2;
+    for (const int64_t first : {int64_t{0}, half}) {
+      (void)run.kernels.linear(run.x_operand.some_rows(first, half), run.linear, {},
+                               halves.narrow(0, first, half));
+    }
+    // By another algorithm, perhaps: one rounding to bf16.
+    EXPECT_LT(relative_error(halves, whole.to(at::kDouble)), 0.004) << run.kernels.describe();
   }
 }
 
