@@ -27,6 +27,11 @@ constexpr std::string_view kCheckpointPrefix = "first_stage_model.";
 
 using Found = FoundAutoencoder;
 
+/// What it computes in where `type` is asked for.
+at::ScalarType used_type(const AutoencoderConfig& config, at::ScalarType type) {
+  return config.force_upcast && type == at::kHalf ? at::kFloat : type;
+}
+
 using Rename = std::function<std::string(std::string_view key)>;
 
 /// Adds a file's tensors under their paths; those that `rename` calls "" are other parts.
@@ -260,7 +265,7 @@ std::unique_ptr<models::Autoencoder> open_autoencoder(const fs::path& path, at::
   const Found found = find_autoencoder(path);
   std::unique_ptr<models::Autoencoder> model = make_autoencoder(found.config);
   check_names(found.weights, *model);
-  const auto used = found.config.force_upcast && type == at::kHalf ? at::kFloat : type;
+  const at::ScalarType used = used_type(found.config, type);
   for (const auto& [name, parameter] : model->named_parameters()) {
     const at::Tensor value = found.weights.read(name).view(parameter->shape).to(device, used);
     // the layout that activations have, so that no call has to change it
@@ -270,6 +275,20 @@ std::unique_ptr<models::Autoencoder> open_autoencoder(const fs::path& path, at::
     *buffer = found.weights.read(name).view(buffer->sizes()).to(device, at::kFloat);
   }
   return model;
+}
+
+int64_t autoencoder_bytes(const fs::path& path, at::ScalarType type) {
+  const Found found = find_autoencoder(path);
+  const std::unique_ptr<models::Autoencoder> model = make_autoencoder(found.config);
+  const auto element = static_cast<int64_t>(c10::elementSize(used_type(found.config, type)));
+  int64_t bytes = 0;
+  for (const auto& [name, parameter] : model->named_parameters()) {
+    bytes += parameter->numel() * element;
+  }
+  for (const auto& [name, buffer] : model->named_buffers()) {
+    bytes += buffer->numel() * static_cast<int64_t>(sizeof(float));
+  }
+  return bytes;
 }
 
 models::LatentSpace latent_space(const fs::path& path) {

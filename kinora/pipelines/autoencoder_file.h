@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -24,6 +25,9 @@ namespace kinora::pipelines {
 /// what is not so. kConfig for architectures that are not known, by name.
 [[nodiscard]] std::unique_ptr<models::Autoencoder> open_autoencoder(
     const std::filesystem::path& path, at::Device device, at::ScalarType type);
+
+/// The bytes of its weights. Reads none.
+[[nodiscard]] int64_t autoencoder_bytes(const std::filesystem::path& path, at::ScalarType type);
 
 /// The latents of the autoencoder that open_autoencoder() makes of `path`. Reads no weights.
 [[nodiscard]] models::LatentSpace latent_space(const std::filesystem::path& path);

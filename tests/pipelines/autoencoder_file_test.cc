@@ -153,6 +153,19 @@ TEST(AutoencoderFileTest, AllFormsOfOneAreTheSame) {
   EXPECT_TRUE(at::equal(decoded(folder / "old.safetensors"), expected));
 }
 
+TEST(AutoencoderFileTest, BytesAreThoseOfTheOpenedOne) {
+  const TemporaryFolder folder;
+  write_folder(folder / "vae", kl_weights());
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto model = open_autoencoder(folder / "vae", at::kCPU, type);
+    size_t bytes = 0;
+    for (const auto& [name, parameter] : model->named_parameters()) {
+      bytes += parameter->value.nbytes();
+    }
+    EXPECT_EQ(autoencoder_bytes(folder / "vae", type), bytes) << at::toString(type);
+  }
+}
+
 TEST(AutoencoderFileTest, FingerprintsNameWeightsAndScaling) {
   const TemporaryFolder folder;
   Weights weights = kl_weights();

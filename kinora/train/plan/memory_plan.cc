@@ -31,6 +31,7 @@
 #include "kinora/models/families.h"
 #include "kinora/optim/held_weights.h"
 #include "kinora/parallel/mesh.h"
+#include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/block_layout.h"
 #include "kinora/pipelines/image_encoder_file.h"
 #include "kinora/pipelines/shared_blocks.h"
@@ -205,9 +206,13 @@ class Planner {
     }
     if (models::shape_of(config_.model).image_states > 0 &&
         std::filesystem::exists(config_.image.encoder)) {
-      const int64_t weights = pipelines::image_encoder_bytes(config_.image.encoder);
-      plan_.parts.push_back({"image encoder", weights});
-      plan_.peak += weights;
+      add("image encoder", pipelines::image_encoder_bytes(config_.image.encoder));
+    }
+    if (config_.data.source != data::SourceKind::kLatents &&
+        std::filesystem::exists(config_.autoencoder.path)) {
+      add("autoencoder",
+          pipelines::autoencoder_bytes(config_.autoencoder.path,
+                                       inference::compute_type(config_.autoencoder.precision)));
     }
     add_what_is_no_tensor();
     add_graphs();
@@ -215,6 +220,11 @@ class Planner {
   }
 
  private:
+  void add(const std::string& name, int64_t bytes) {
+    plan_.parts.push_back({name, bytes});
+    plan_.peak += bytes;
+  }
+
   /// Returns the bytes of all parts, which are `live`.
   int64_t add_state(const optim::Arena& arena, int64_t live) {
     using optim::Role;

@@ -13,6 +13,8 @@
 
 #include "kinora/core/config.h"
 #include "kinora/diffusion/objective_config.h"
+#include "kinora/io/file.h"
+#include "kinora/models/autoencoders/autoencoder_kl.h"
 #include "kinora/optim/far_updates.h"
 #include "kinora/train/plan/gpu_facts.h"
 #include "kinora/train/plan/plan_search.h"
@@ -23,6 +25,8 @@
 #include "kinora/train/training_step.h"
 #include "tests/cpu_count.h"
 #include "tests/error_of.h"
+#include "tests/io/io_testing.h"
+#include "tests/models/formula_file.h"
 #include "tests/places.h"
 
 namespace kinora::train {
@@ -149,6 +153,32 @@ INSTANTIATE_TEST_SUITE_P(
                             "model.text_tokens=8", "model.text_encoder.layers=1",
                             "model.text_encoder.width=64"}}),
     [](const auto& info) { return info.param.name; });
+
+TEST(MemoryPlanTest, CountsAnAutoencoderOfPixelsAlone) {
+  const io::test::TemporaryFolder folder;
+  io::write_file_atomic(
+      folder / "config.json",
+      std::string_view(R"({"_class_name": "AutoencoderKL", "block_out_channels": [4, 8, 8],
+                           "layers_per_block": 1, "latent_channels": 4, "norm_num_groups": 2})"));
+  models::AutoencoderKl model(
+      {.block_out_channels = {4, 8, 8}, .layers_per_block = 1, .norm_num_groups = 2});
+  models::write_tensors(folder / "diffusion_pytorch_model.safetensors",
+                        models::formula_weights(model));
+  int64_t elements = 0;
+  for (const auto& [name, parameter] : model.named_parameters()) {
+    elements += parameter->numel();
+  }
+  const auto planned = [](const std::string& path) {
+    return plan_memory(
+        config_of("demo", {"data.height=32", "data.width=32", "model.height=8", "model.width=8",
+                           "model.in_channels=4", "autoencoder.precision=bf16",
+                           "autoencoder.path=" + path}),
+        {.device = c10::DeviceType::CUDA});
+  };
+  const MemoryPlan there = planned(folder.path().string());
+  EXPECT_EQ(bytes_of(there, "autoencoder"), 2 * elements);
+  EXPECT_EQ(there.peak, planned((folder / "nothing").string()).peak + 2 * elements);
+}
 
 class RuleTest : public testing::TestWithParam<const char*> {};
 
@@ -702,29 +732,30 @@ TEST(PlanSearchTest, DividesStateWhereThatIsNeeded) {
 
 // Blocks of two streams have twice the weights of those behind them, and cost as much.
 TEST(PlanSearchTest, StagesOfAPipelineAreCutWhereMemoryWantsIt) {
-  const RunConfig config = config_of("flux-lora", {"data.source=latents",
-                                                   "data.text=file",
-                                                   "autoencoder.path=\"\"",
-                                                   "text.encoder=\"\"",
-                                                   "finetune.lora.targets=[]",
-                                                   "model.name=custom",
-                                                   "model.architecture=flux",
-                                                   "model.patch=2",
-                                                   "model.text_channels=4096",
-                                                   "model.text_tokens=512",
-                                                   "model.pooled_channels=768",
-                                                   "model.hidden=3072",
-                                                   "model.heads=24",
-                                                   "model.depth=14",
-                                                   "model.parallel_depth=28",
-                                                   "model.height=96",
-                                                   "model.width=96",
-                                                   "data.height=768",
-                                                   "data.width=768",
-                                                   "optim.max_grad_norm=0",
-                                                   "ema.decays=[]",
-                                                   "train.global_batch=16",
-                                                   "train.micro_batch=1"});
+  const RunConfig config =
+      config_of("flux-lora", {"data.source=latents",
+                              "data.text=file",
+                              "autoencoder.path=\"\"",
+                              "text.encoder=\"\"",
+                              "finetune.lora.targets=[]",
+                              "model.name=custom",
+                              "model.architecture=flux",
+                              "model.patch=2",
+                              "model.text_channels=4096",
+                              "model.text_tokens=512",
+                              "model.pooled_channels=768",
+                              "model.hidden=3200",
+                              "model.heads=25",  // which no tensor ranks divide
+                              "model.depth=14",
+                              "model.parallel_depth=28",
+                              "model.height=96",
+                              "model.width=96",
+                              "data.height=768",
+                              "data.width=768",
+                              "optim.max_grad_norm=0",
+                              "ema.decays=[]",
+                              "train.global_batch=16",
+                              "train.micro_batch=1"});
   PlanTarget target{.device = c10::DeviceType::CUDA, .ranks = 2, .memory = 0};
   const auto needed = [&](int64_t chunks) {
     RunConfig other = config;
