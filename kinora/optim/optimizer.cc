@@ -318,6 +318,7 @@ void Optimizer::prepare(const Arena& arena) {
   std::vector<ops::OptimizerBucket> boxes;
   std::vector<ops::OptimizerBucket> wholes;
   std::vector<ops::OptimizerBucket> shared;
+  std::vector<ops::OptimizerBucket> shared_boxes;
   far_grads_.clear();
   updates_.clear();
   shards_ = arena.options().sharding.divides() ? arena.options().sharding.group : comm::Group{};
@@ -356,7 +357,9 @@ void Optimizer::prepare(const Arena& arena) {
       const bool is_elsewhere = far_ != nullptr && on_disk && bucket.is_offloaded;
       buckets.push_back(is_elsewhere ? gradient_of(part) : part);
       const Slot& slot = *stretch.first;
-      (slot.box ? boxes : has_stages && !slot.stage ? shared : wholes).push_back(buckets.back());
+      const bool is_shared = has_stages && !slot.stage;
+      (slot.box ? (is_shared ? shared_boxes : boxes) : (is_shared ? shared : wholes))
+          .push_back(buckets.back());
       (stretch.first->is_matrix ? matrices : parts).push_back(buckets.back());
     }
     const bool is_near = !bucket.is_offloaded || (!on_disk && far_ == nullptr);
@@ -414,6 +417,7 @@ void Optimizer::prepare(const Arena& arena) {
   }
   if (has_stages || arena.options().tensor.size() > 1) {
     shared_ = ops::BucketTable(std::move(shared), own_kernels_);
+    shared_boxes_ = ops::BucketTable(std::move(shared_boxes), own_kernels_);
     boxes_ = ops::BucketTable(std::move(boxes), own_kernels_);
     wholes_ = ops::BucketTable(std::move(wholes), own_kernels_);
   }
@@ -434,6 +438,8 @@ void Optimizer::add_sum_squares(const Arena& arena) {
   const bool divides_model = tensor.size() > 1 || pipeline.size() > 1;
   if (divides_model) {  // each rank has its share of what all have
     if (pipeline.size() > 1) {
+      ops::add_sum_squares(shared_boxes_, control_);
+      sum.mul_(static_cast<double>(tensor.size()));  // which divides what is in it below
       ops::add_sum_squares(shared_, control_);
       sum.div_(static_cast<double>(pipeline.size()));
     }

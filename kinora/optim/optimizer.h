@@ -193,10 +193,11 @@ class Optimizer {
   /// their gradients.
   std::vector<ops::BucketTable> updates_;
   std::vector<ops::BucketTable> far_grads_;
-  // Where ranks divide the model: of what each along `tensor` has a part of, of what all of them
-  // have, and of what all stages have, too.
+  // Where ranks divide the model: of what each along `tensor` has a part of, and of what all of
+  // them have; of either what all stages have.
   ops::BucketTable boxes_;
   ops::BucketTable wholes_;
+  ops::BucketTable shared_boxes_;
   ops::BucketTable shared_;
   ops::BucketTable near_;
   ops::BucketTable matrices_;
