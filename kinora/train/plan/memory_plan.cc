@@ -72,9 +72,14 @@ constexpr int64_t kMostFragments = 320 * kMiB;
 // H200.
 constexpr double kGraphPieces = 1.34;
 
-/// Whether the model learns what an autoencoder has made, before or in the step.
+/// Whether an autoencoder makes what the model learns, in the step.
+bool encodes_pixels(const RunConfig& config) {
+  return config.data.source != data::SourceKind::kLatents && !config.autoencoder.path.empty();
+}
+
+/// Whether it does, or has before.
 bool learns_latents(const RunConfig& config) {
-  return config.data.source == data::SourceKind::kLatents || !config.autoencoder.path.empty();
+  return config.data.source == data::SourceKind::kLatents || encodes_pixels(config);
 }
 
 /// Samples that are computed at once.
@@ -208,8 +213,7 @@ class Planner {
         std::filesystem::exists(config_.image.encoder)) {
       add("image encoder", pipelines::image_encoder_bytes(config_.image.encoder));
     }
-    if (config_.data.source != data::SourceKind::kLatents &&
-        std::filesystem::exists(config_.autoencoder.path)) {
+    if (encodes_pixels(config_) && std::filesystem::exists(config_.autoencoder.path)) {
       add("autoencoder",
           pipelines::autoencoder_bytes(config_.autoencoder.path,
                                        inference::compute_type(config_.autoencoder.precision)));
@@ -420,8 +424,7 @@ class Planner {
   void add_what_is_no_tensor() {
     if (plan_.target.device == c10::DeviceType::CUDA) {
       const int64_t cublas = (records_ ? 2 : 1) * kCublasWorkspace;
-      plan_.parts.push_back({"workspace of cuBLAS", cublas});
-      plan_.peak += cublas;
+      add("workspace of cuBLAS", cublas);
       plan_.offloaded += disk_memory_;
       plan_.outside = device::kContextBytes + (plan_.fast_path ? kProductsWorkspace : 0) +
                       (plan_.target.ranks > 1 ? kCommunicator : 0);
@@ -461,6 +464,9 @@ RunConfig without_data(RunConfig config, std::vector<std::string>& assumed) {
   if (!config.text.encoder.empty() && !std::filesystem::exists(config.text.encoder)) {
     config.text.encoder.clear();
     assumed.push_back("a text encoder that takes no memory, since text.encoder does not exist");
+  }
+  if (encodes_pixels(config) && !std::filesystem::exists(config.autoencoder.path)) {
+    assumed.push_back("an autoencoder that takes no memory, since autoencoder.path does not exist");
   }
   config = with_own_text_encoder(std::move(config));
   if (!needs_data(config)) {

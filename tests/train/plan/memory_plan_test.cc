@@ -556,6 +556,10 @@ TEST(MemoryPlanTest, SaysWhatItAssumes) {
   EXPECT_EQ(without_data(config, assumed).model.num_classes, 1000);
   ASSERT_EQ(assumed.size(), 1U);
   EXPECT_NE(assumed[0].find("1000 classes"), std::string::npos);
+  const auto encodes = load_config<RunConfig>(
+      recipe("demo").string(), {"autoencoder.path=/nowhere", "model.height=8", "model.width=8"});
+  (void)without_data(encodes, assumed);
+  EXPECT_NE(assumed.back().find("autoencoder.path does not exist"), std::string::npos);
 }
 
 TEST(MemoryPlanTest, AsksForTheSizeOfLatentsThatAreNotThere) {
