@@ -201,6 +201,7 @@ __device__ __forceinline__ void store_pairs(const Lane<kInterleaved, kLanes>& la
   }
 }
 
+/// An element of an array of kF32, kBF16 or kF16.
 __device__ __forceinline__ float load_any(const void* data, DType type, int index) {
   switch (type) {
     case DType::kBF16:

@@ -178,15 +178,16 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
     }
   }
 
-  // Of blocks whose warps take a row each: as many rows as leave enough blocks; few rows: small
-  // blocks, to reach every multiprocessor.
   int64_t groups = 1;
+  int64_t rows_per_block = 1;
   if (kWarpsPerRow == 1) {
+    // As many rows a block as leave enough blocks; few rows: small blocks, to reach every
+    // multiprocessor.
     groups = std::min<int64_t>(call.rows >= kMaxWarps * 128 ? kMaxWarps : 4, even_rows);
-  }
-  int64_t rows_per_block = groups;
-  while (rows_per_block < kMaxBlockRows && call.rows / (2 * rows_per_block) >= kEnoughBlocks) {
-    rows_per_block *= 2;
+    rows_per_block = groups;
+    while (rows_per_block < kMaxBlockRows && call.rows / (2 * rows_per_block) >= kEnoughBlocks) {
+      rows_per_block *= 2;
+    }
   }
   const size_t plane_bytes = static_cast<size_t>(call.width) * 3 * sizeof(float);
   const size_t max_bytes = max_shared_bytes();

@@ -331,13 +331,11 @@ int rows_at_once(const QkNormRotary& rule, int unroll) {
 /// Whether groups of 16 bytes, and of four angles, are vectors of memory.
 bool is_aligned(const QkNormRotary& rule, const void* data, int64_t stride,
                 int64_t sample_stride = 0) {
-  const auto lies_at = [](const void* pointer, size_t multiple) {
-    return reinterpret_cast<uintptr_t>(pointer) % multiple == 0;
-  };
   constexpr size_t kVector = 16;
   const auto elements = static_cast<int64_t>(kVector / size_of(rule.type));
   return rule.head_dim % 8 == 0 && stride % elements == 0 && sample_stride % elements == 0 &&
-         lies_at(data, kVector) && lies_at(rule.cosine, kVector) && lies_at(rule.sine, kVector);
+         is_aligned_to<kVector>(data) && is_aligned_to<kVector>(rule.cosine) &&
+         is_aligned_to<kVector>(rule.sine);
 }
 
 /// body(a type that says whether it is true)
