@@ -7,6 +7,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/kernels/cuda/graph_memsets.h"
 
 namespace kinora::device {
 namespace {
@@ -71,7 +72,7 @@ int64_t GraphPool::num_bytes() const {
 }
 
 struct Graph::Impl {
-  at::cuda::CUDAGraph graph;
+  at::cuda::CUDAGraph graph{/*keep_graph=*/true};  // so that it can be changed
   bool recorded = false;
 };
 
@@ -93,6 +94,8 @@ void Graph::record(const std::function<void()>& work, GraphPool* pool) {
         work();
       }
       impl_->graph.capture_end();
+      KINORA_CUDA_CHECK(kernels::cuda::replace_memsets(impl_->graph.raw_cuda_graph()));
+      impl_->graph.instantiate();
     } catch (const c10::OutOfMemoryError& error) {
       end_unfinished(impl_->graph);
       throw_error(ErrorKind::kMemory, "[graph] there is no memory for a CUDA graph of the step: ",

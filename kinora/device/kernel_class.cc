@@ -35,7 +35,8 @@ const std::initializer_list<Rule> kRules = {
      {"Gelu", "gelu", "GELU", "silu", "Silu", "activation",
       "cuda::(anonymous namespace)::flat_kernel", "cuda::(anonymous namespace)::tile_kernel"}},
     {KernelClass::kCopy,
-     {"copy", "Copy", "CatArray", "cast_kernel", "quantise", "transpose", "patches_kernel"}},
+     {"copy", "Copy", "CatArray", "cast_kernel", "memset", "quantise", "transpose",
+      "patches_kernel"}},
     {KernelClass::kElementwise, {"elementwise", "at::native", "index_elementwise"}},
 };
 

@@ -28,9 +28,6 @@ constexpr int kBursts = 3;
 // And the GPU takes a while to find its clock.
 constexpr float kHeatingUs = 150e3F;
 constexpr float kLargeUs = 100.0F;
-// Some algorithms clear counters in memory first. Between the kernels of a graph that costs 4.6
-// to 5.9 us (seen on an H200), of which a run by itself shows about two.
-constexpr float kClearingUs = 3.0F;
 constexpr float kFinalistRatio = 1.1F;
 constexpr float kRestorableRatio = 1.05F;  // what it may cost that the next run need not search
 constexpr int64_t kMinSplitDepth = 2048;
@@ -93,25 +90,10 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A stream of its own, which can be captured.
-class Stream {
- public:
-  Stream() { KINORA_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  [[nodiscard]] cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
 struct Candidate {
   MatmulAlgorithm algorithm;
   bool is_variant = false;  ///< ours, not proposed by the library
   float time_us = std::numeric_limits<float>::infinity();
-  float clearing_us = 0.0F;  ///< that a short product takes more in a graph than by itself
 };
 
 /// Device memory with random numbers, uniform in [-1, 1): zeros would need less power and would
@@ -235,21 +217,6 @@ class Bench {
                                            : std::numeric_limits<float>::infinity();
   }
 
-  /// Whether the library enqueues more than the product itself.
-  [[nodiscard]] bool clears_first(const MatmulAlgorithm& algorithm) {
-    KINORA_CUDA_CHECK(cudaStreamBeginCapture(own_.get(), cudaStreamCaptureModeThreadLocal));
-    const cublasStatus_t status = enqueue(context_, plan_, algorithm, arguments_, own_.get());
-    cudaGraph_t graph = nullptr;
-    if (cudaStreamEndCapture(own_.get(), &graph) != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());
-      return false;
-    }
-    size_t num_nodes = 0;
-    KINORA_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &num_nodes));
-    KINORA_CUDA_CHECK(cudaGraphDestroy(graph));
-    return status == CUBLAS_STATUS_SUCCESS && num_nodes > 1;
-  }
-
   /// What a product leaves, in the bytes of its arrays: of large ones some rows. Empty is what it
   /// does not have.
   struct Result {
@@ -362,7 +329,6 @@ class Bench {
   ScratchMemory flush_;  // without memory for it small products' times are a little off
   Event start_;
   Event stop_;
-  Stream own_;
   MatmulArguments arguments_;
 };
 
@@ -474,10 +440,6 @@ void time_all(Bench* bench, std::vector<Candidate>* candidates) {
     for (int i = is_small ? 0 : 1; i < kQuickRuns && candidate.time_us < limit; ++i) {
       candidate.time_us = std::min(candidate.time_us, bench->time_us(candidate.algorithm, burst));
     }
-    if (is_small && bench->clears_first(candidate.algorithm)) {
-      candidate.clearing_us = kClearingUs;
-      candidate.time_us += kClearingUs;
-    }
     best = std::min(best, candidate.time_us);
   }
   const auto faster = [](const Candidate& x, const Candidate& y) { return x.time_us < y.time_us; };
@@ -497,8 +459,7 @@ void time_all(Bench* bench, std::vector<Candidate>* candidates) {
     }
   }
   for (size_t i = 0; i < num_finalists; ++i) {
-    // Large ones ran back to back for long, and show it.
-    (*candidates)[i].time_us = median(times[i]) + (is_large ? 0.0F : (*candidates)[i].clearing_us);
+    (*candidates)[i].time_us = median(times[i]);
   }
   std::stable_sort(candidates->begin(), candidates->begin() + static_cast<int64_t>(num_finalists),
                    faster);
