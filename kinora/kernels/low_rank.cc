@@ -10,7 +10,7 @@ void low_rank_forward(const LowRankForward& call) {
       double sum = 0.0;
       for (int64_t k = 0; k < call.in; ++k) {
         sum += static_cast<double>(load_element(call.x, row * call.x_stride + k, call.type)) *
-               load_element(call.a, r * call.in + k, call.type);
+               load_element(call.a, r * call.a_stride + k, call.type);
       }
       store_element(call.low, row * call.low_stride + r, call.type, static_cast<float>(sum));
     }
@@ -22,7 +22,7 @@ void low_rank_forward(const LowRankForward& call) {
     }
     for (int64_t k = 0; k < call.in && call.below != nullptr; ++k) {
       store_element(call.below, r * call.weight_stride + k, call.type,
-                    load_element(call.a, r * call.in + k, call.type));
+                    load_element(call.a, r * call.a_stride + k, call.type));
     }
   }
 }
@@ -55,7 +55,7 @@ void low_rank_backward(const LowRankBackward& call) {
         sum += static_cast<double>(load_element(call.dlow, row * call.dlow_stride + r, call.type)) *
                load_element(call.x, row * call.x_stride + k, call.type);
       }
-      call.a_grad[r * call.in + k] += static_cast<float>(sum);
+      call.a_grad[r * call.a_grad_stride + k] += static_cast<float>(sum);
     }
   }
 }

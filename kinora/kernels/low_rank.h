@@ -32,7 +32,8 @@ struct LowRankForward {
 
   const void* x = nullptr;  ///< [rows, in]
   int64_t x_stride = 0;     ///< elements between rows, here and below
-  const void* a = nullptr;  ///< [rank, in], contiguous
+  const void* a = nullptr;  ///< [rank, in]
+  int64_t a_stride = 0;
   const void* b = nullptr;  ///< [out, rank], contiguous
   void* low = nullptr;      ///< [rows, rank]: x A^T; null: not wanted, and x is not read
   int64_t low_stride = 0;
@@ -60,7 +61,8 @@ struct LowRankBackward {
   void* dlow = nullptr;     ///< [rows, rank]: scale dy B
   int64_t dlow_stride = 0;
   float* a_grad = nullptr;  ///< [rank, in]
-  float* b_grad = nullptr;  ///< [out, rank]
+  int64_t a_grad_stride = 0;
+  float* b_grad = nullptr;  ///< [out, rank], contiguous
 };
 
 /// The CPU reference: plain loops, in double.

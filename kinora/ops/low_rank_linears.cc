@@ -59,6 +59,13 @@ void for_each(const std::vector<LowRankWeights>& updates, const Visit& visit) {
   }
 }
 
+/// Whether kernels can read the rows: A may have columns of another part of its linear between
+/// them.
+bool starts_on_chunks(const at::Tensor& a) {
+  constexpr int64_t kChunk = 8;  // elements: 16 bytes
+  return a.stride(1) == 1 && a.stride(0) % kChunk == 0 && a.storage_offset() % kChunk == 0;
+}
+
 at::Tensor own_rows(const at::Tensor& a, const LowRankWeights& update, int64_t first) {
   return a.narrow(0, first, update.rank());
 }
@@ -75,6 +82,7 @@ kernels::LowRankForward low_call(const Operand& x, const LinearWeights& linear,
           .x = x.value.const_data_ptr(),
           .x_stride = x.value.stride(0),
           .a = factors.a.const_data_ptr(),
+          .a_stride = factors.a.stride(0),
           .b = factors.b.const_data_ptr(),
           .low = x.low.data_ptr(),
           .low_stride = x.low.stride(0)};
@@ -100,7 +108,7 @@ int64_t joined_rank(const LinearWeights& linear) {
 bool is_joined(const LinearWeights& linear) {
   const LowRankWeights& first = linear.updates.front();
   return linear.updates.size() == 1 && first.rows() == linear.weight.size(0) &&
-         first.rank() == joined_rank(linear) && first.a.is_contiguous();
+         first.rank() == joined_rank(linear) && starts_on_chunks(first.a);
 }
 
 void join(const LinearWeights& linear, const JoinedFactors& factors) {
@@ -330,6 +338,7 @@ void LowRankLinears::add_gradients(const Operand& dy, const Operand& x, const at
                                       .dlow = dlow.data_ptr(),
                                       .dlow_stride = dlow.stride(0),
                                       .a_grad = a_grad.data_ptr<float>(),
+                                      .a_grad_stride = a_grad.stride(0),
                                       .b_grad = b_grad.data_ptr<float>()};
   cuda::LowRankParts parts{call, cuda::low_rank_backward(call)};
   if (is_whole) {

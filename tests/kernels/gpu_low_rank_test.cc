@@ -22,15 +22,15 @@ constexpr Shape kShapes[] = {{1, 8, 8, 8},      {67, 40, 264, 8},   {300, 1152, 
 constexpr int64_t kRoom = 64;
 constexpr float kScale = 0.5F;
 
-/// Matrices with `kRoom` columns behind each row of the wide ones.
+/// Matrices with `kRoom` columns behind each row, but for B.
 struct Inputs {
   Inputs(const Shape& shape, DType type)
       : x(encode(random_values(shape.rows * (shape.in + kRoom), 1), type)),
         dy(encode(random_values(shape.rows * (shape.out + kRoom), 2), type)),
-        a(encode(random_values(shape.rank * shape.in, 3), type)),
+        a(encode(random_values(shape.rank * (shape.in + kRoom), 3), type)),
         b(encode(random_values(shape.rank * shape.out, 4), type)),
         joined(encode(random_values((shape.out + shape.rank) * (shape.in + kRoom), 5), type)),
-        a_grad(random_values(shape.rank * shape.in, 6)),
+        a_grad(random_values(shape.rank * (shape.in + kRoom), 6)),
         b_grad(random_values(shape.rank * shape.out, 7)) {}
 
   std::vector<uint8_t> x, dy, a, b, joined;
@@ -48,6 +48,7 @@ LowRankForward forward_call(const Shape& shape, DType type, uint8_t* x, const ui
           .x = x,
           .x_stride = shape.in + kRoom,
           .a = a,
+          .a_stride = shape.in + kRoom,
           .b = b,
           .low = x + static_cast<size_t>(shape.in) * size_of(type),
           .low_stride = shape.in + kRoom,
@@ -74,6 +75,7 @@ LowRankBackward backward_call(const Shape& shape, DType type, const uint8_t* x, 
           .dlow = dy + static_cast<size_t>(shape.out) * size_of(type),
           .dlow_stride = shape.out + kRoom,
           .a_grad = a_grad,
+          .a_grad_stride = shape.in + kRoom,
           .b_grad = b_grad};
 }
 

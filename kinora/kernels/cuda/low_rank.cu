@@ -1,15 +1,16 @@
 // The narrow products of low-rank updates (kernels/low_rank.h). All are bound by memory: the wide
 // matrices x and dy are read as seldom as the sums allow.
 //
-//   low_kernel        low = x A^T, and the copies of A and B: reads x once
-//   copy_factors_kernel  these alone
+//   low_kernel        low = x A^T: reads x once; and the copies of A and B, by blocks of their own
 //   gradients_kernel  of dy: parts of dlow = scale dy B and of dy^T low, read together, once;
 //                     of x, when dlow is complete: parts of x^T dlow
 //   finish_*_kernel   add up the parts, in order; those of gradients for several linears at once
 //
-// low_kernel: eight warps share 16 rows and take turns in their columns, 32 at a time. A lane holds
-// 16 adjacent bytes of a row, which is not where mma wants its columns; but a sum over columns may
-// take them in any order, so long as both operands have the same one.
+// low_kernel: a block's warps share its rows and take turns in their columns, kLowColumns at a
+// time, and load the next ones meanwhile. A lane holds 16 adjacent bytes of a row, which is not
+// where mma wants its columns; but a sum over columns may take them in any order, so long as both
+// operands have the same one. With 32 rows a block A is read by half as many blocks as with 16: it
+// comes from the L2 cache as often as there are blocks.
 //
 // gradients_kernel: a block has kColumns columns and walks down a range of rows, kRows at a time,
 // which come into a ring in shared memory ahead of their use. Of such a tile [kRows, kColumns] its
@@ -40,83 +41,133 @@ using Tag = std::conditional_t<std::is_same_v<T, __half>, attention::F16, attent
 
 constexpr int kLowWarps = 8;
 constexpr int kLowThreads = 32 * kLowWarps;
-constexpr int kLowRows = 16;
+constexpr int kLowColumns = 64;  // of a warp at once: a lane has two times 16 bytes
+constexpr int kLowStep = kLowColumns * kLowWarps;
 
-template <typename T>
-__device__ __forceinline__ void copy_factors(const LowRankForward& call) {
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * kLowThreads;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kLowThreads + threadIdx.x;
-  const int64_t of_b = call.behind != nullptr ? call.out * call.rank : 0;
-  for (int64_t i = first; i < of_b; i += threads) {
-    static_cast<T*>(call.behind)[i / call.rank * call.weight_stride + i % call.rank] =
-        from_float<T>(call.scale * to_float(static_cast<const T*>(call.b)[i]));
-  }
-  const int64_t of_a = call.below != nullptr ? call.rank * call.in : 0;
-  for (int64_t i = first; i < of_a; i += threads) {
-    static_cast<T*>(call.below)[i / call.in * call.weight_stride + i % call.in] =
-        static_cast<const T*>(call.a)[i];
-  }
+/// Higher ranks have more sums, of fewer rows.
+template <int kTiles>
+inline constexpr int kLowRowTiles = kTiles <= 4 ? 2 : 1;
+
+__device__ __forceinline__ uint4 load16(const void* source) {
+  return *static_cast<const uint4*>(source);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kLowThreads) copy_factors_kernel(const LowRankForward call) {
-  copy_factors<T>(call);
-}
-
-/// kTiles: rank / 8.
+/// Chunk `i` of 8 elements: first those of B, if it is copied, then those of A.
 template <typename T, int kTiles>
-__global__ void __launch_bounds__(kLowThreads) low_kernel(const LowRankForward call) {
+__device__ __forceinline__ void copy_chunk(const LowRankForward& call, int64_t i) {
+  const int64_t of_b = call.behind != nullptr ? call.out * kTiles : 0;
+  if (i < of_b) {
+    const auto row = static_cast<unsigned>(i) / kTiles;
+    const auto piece = static_cast<unsigned>(i) % kTiles;
+    uint4 chunk = load16(static_cast<const T*>(call.b) + 8 * i);
+    auto* const elements = reinterpret_cast<T*>(&chunk);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      elements[k] = from_float<T>(call.scale * to_float(elements[k]));
+    }
+    *reinterpret_cast<uint4*>(static_cast<T*>(call.behind) + row * call.weight_stride + 8 * piece) =
+        chunk;
+    return;
+  }
+  const auto chunks_a_row = static_cast<unsigned>(call.in / 8);
+  const auto of_a = static_cast<unsigned>(i - of_b);
+  const unsigned row = of_a / chunks_a_row;
+  if (call.below != nullptr && row < 8 * kTiles) {
+    *reinterpret_cast<uint4*>(static_cast<T*>(call.below) + row * call.weight_stride +
+                              8 * (of_a % chunks_a_row)) =
+        load16(static_cast<const T*>(call.a) + row * call.a_stride + 8 * (of_a % chunks_a_row));
+  }
+}
+
+/// The first row_blocks blocks have 16 kLowRowTiles rows each, the others copy. kTiles: rank / 8.
+template <typename T, int kTiles>
+__global__ void __launch_bounds__(kLowThreads, 2)
+    low_kernel(const LowRankForward call, unsigned row_blocks) {
   constexpr int kRank = 8 * kTiles;
-  __shared__ float sums[kLowWarps][kLowRows][kRank];
+  constexpr int kRowTiles = kLowRowTiles<kTiles>;
+  constexpr int kRows = 16 * kRowTiles;
+  if (blockIdx.x >= row_blocks) {
+    copy_chunk<T, kTiles>(
+        call, static_cast<int64_t>(blockIdx.x - row_blocks) * kLowThreads + threadIdx.x);
+    return;
+  }
+  __shared__ float sums[kLowWarps][kRows][kRank];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kLowRows + g;
-  const bool has_upper = row < call.rows;
-  const bool has_lower = row + 8 < call.rows;
-  const T* const upper = static_cast<const T*>(call.x) + row * call.x_stride;
-  const T* const lower = upper + 8 * call.x_stride;
-  const T* const a = static_cast<const T*>(call.a) + g * call.in;
-  const auto load = [&](const T* source, bool valid) {
-    return valid ? *reinterpret_cast<const uint4*>(source) : make_uint4(0, 0, 0, 0);
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kRows;
+  const T* const x = static_cast<const T*>(call.x) + (first_row + g) * call.x_stride;
+  const T* const a = static_cast<const T*>(call.a) + g * call.a_stride;
+  // Rows g, g + 8, ... of columns at and at + 32.
+  const auto load_x = [&](uint4(&to)[2][2 * kRowTiles], int64_t column) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = column + 32 * half;
+#pragma unroll
+      for (int r = 0; r < 2 * kRowTiles; ++r) {
+        const bool is_there = first_row + g + 8 * r < call.rows && at < call.in;
+        to[half][r] = is_there ? load16(x + 8 * r * call.x_stride + at) : make_uint4(0, 0, 0, 0);
+      }
+    }
   };
 
-  float c[kTiles][4] = {};
-#pragma unroll 3
-  for (int64_t column = 32 * warp + 8 * t; column - 8 * t < call.in; column += 32 * kLowWarps) {
-    const bool is_inside = column < call.in;
-    const uint4 x0 = load(upper + column, has_upper && is_inside);
-    const uint4 x1 = load(lower + column, has_lower && is_inside);
-    const uint32_t first[4] = {x0.x, x1.x, x0.y, x1.y};
-    const uint32_t second[4] = {x0.z, x1.z, x0.w, x1.w};
+  float c[kRowTiles][kTiles][4] = {};
+  const int64_t begin = kLowColumns * warp + 8 * t;
+  uint4 next[2][2 * kRowTiles];
+  load_x(next, begin);
+  for (int64_t column = begin; column - 8 * t < call.in; column += kLowStep) {
+    uint4 now[2][2 * kRowTiles];
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const uint4 b = load(a + 8 * tile * call.in + column, is_inside);
-      multiply_add16<Tag<T>>(c[tile], first, b.x, b.y);
-      multiply_add16<Tag<T>>(c[tile], second, b.z, b.w);
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int r = 0; r < 2 * kRowTiles; ++r) {
+        now[half][r] = next[half][r];
+      }
+    }
+    load_x(next, column + kLowStep);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t at = column + 32 * half;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint4 b =
+            at < call.in ? load16(a + 8 * tile * call.a_stride + at) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          const uint4& upper = now[half][2 * r];
+          const uint4& lower = now[half][2 * r + 1];
+          const uint32_t first[4] = {upper.x, lower.x, upper.y, lower.y};
+          const uint32_t second[4] = {upper.z, lower.z, upper.w, lower.w};
+          multiply_add16<Tag<T>>(c[r][tile], first, b.x, b.y);
+          multiply_add16<Tag<T>>(c[r][tile], second, b.z, b.w);
+        }
+      }
     }
   }
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    *reinterpret_cast<float2*>(&sums[warp][g][8 * tile + 2 * t]) =
-        make_float2(c[tile][0], c[tile][1]);
-    *reinterpret_cast<float2*>(&sums[warp][g + 8][8 * tile + 2 * t]) =
-        make_float2(c[tile][2], c[tile][3]);
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int place = 8 * tile + 2 * t;
+      *reinterpret_cast<float2*>(&sums[warp][16 * r + g][place]) =
+          make_float2(c[r][tile][0], c[r][tile][1]);
+      *reinterpret_cast<float2*>(&sums[warp][16 * r + g + 8][place]) =
+          make_float2(c[r][tile][2], c[r][tile][3]);
+    }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kLowRows * kRank; i += kLowThreads) {
-    const int64_t place = static_cast<int64_t>(blockIdx.x) * kLowRows + i / kRank;
-    if (place < call.rows) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kRank; i += kLowThreads) {
+    const int64_t row = first_row + i / kRank;
+    if (row < call.rows) {
       float sum = 0.0F;
 #pragma unroll
       for (int w = 0; w < kLowWarps; ++w) {
         sum += sums[w][i / kRank][i % kRank];
       }
-      static_cast<T*>(call.low)[place * call.low_stride + i % kRank] = from_float<T>(sum);
+      static_cast<T*>(call.low)[row * call.low_stride + i % kRank] = from_float<T>(sum);
     }
   }
-  copy_factors<T>(call);
 }
 
 // --- Gradients -----------------------------------------------------------------------------------
@@ -173,7 +224,8 @@ struct Shared {
   static constexpr int kStage = kRows * (kColumns + kRank) * 2;
   static constexpr int kB = kStages * kStage;  // where B's rows begin
   static constexpr int kSums = kB + kColumns * kRank * 2;
-  static constexpr int kBytes = kSums + (kGroups - 1) * kRows * kRank * 4;
+  static constexpr int kSumBytes = (kGroups - 1) * kRows * kRank * 4;
+  static constexpr int kBytes = kSums + 2 * kSumBytes;  // of a step and of the one before
 };
 
 template <typename T, int kTiles>
@@ -181,6 +233,8 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(const Gradients cal
   constexpr int kRank = 8 * kTiles;
   constexpr int kLowBytes = 2 * kRank;
   constexpr int kStages = Shared<kRank>::kStages;
+  constexpr int kDepth = kGroupColumns / 16;
+  constexpr bool kKeepsB = kTiles <= 2;  // in registers
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
   const int warp = thread / 32;
@@ -232,6 +286,44 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(const Gradients cal
   const auto at = [&](uint32_t tile, int r, int c) {
     return tile + static_cast<uint32_t>((r * kChunks + (c ^ (r & 7))) * 16);
   };
+  // Of y b a warp sums over the columns of its group, and those of the first group add up the
+  // groups' sums: one step later, when a barrier has passed anyway.
+  const int sum_row = 16 * (warp % kRowTiles);
+  const int group = warp / kRowTiles;
+  const auto load_b = [&](uint32_t(&b)[2], int k, int n) {
+    load_transposed(b, b_base + (group * kGroupColumns + 16 * k + lane % 16) * kLowBytes + 16 * n);
+  };
+  const auto sums_of = [&](int step, int from, int n) {
+    const int row = sum_row + lane / 4;
+    return sum_base + step % 2 * Shared<kRank>::kSumBytes +
+           static_cast<uint32_t>((((from - 1) * kRows + row) * kRank + 8 * n + lane % 4 * 2) * 4);
+  };
+  constexpr uint32_t kEightRows = 8 * kRank * 4;
+  uint32_t kept_b[kKeepsB ? kDepth : 1][kTiles][2];
+  float sum[kTiles][4];
+  const auto write_sums = [&](int step) {
+    const int64_t row = first_row + static_cast<int64_t>(step) * kRows + sum_row + lane / 4;
+    float* const target = call.low_parts + (blockIdx.x * call.rows + row) * kRank + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int other = 1; other < kGroups; ++other) {
+        const float2 upper = attention::load_shared_float2(sums_of(step, other, n));
+        const float2 lower = attention::load_shared_float2(sums_of(step, other, n) + kEightRows);
+        sum[n][0] += upper.x;
+        sum[n][1] += upper.y;
+        sum[n][2] += lower.x;
+        sum[n][3] += lower.y;
+      }
+      if (row < end_row) {
+        *reinterpret_cast<float2*>(target + 8 * n) = make_float2(sum[n][0], sum[n][1]);
+      }
+      if (row + 8 < end_row) {
+        *reinterpret_cast<float2*>(target + 8 * kRank + 8 * n) = make_float2(sum[n][2], sum[n][3]);
+      }
+    }
+  };
+
   float grad[2][kTiles][4] = {};  // 32 columns a warp, two tiles of 16
   for (int step = 0; step < steps; ++step) {
     wait_copies<kStages - 2>();
@@ -239,6 +331,18 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(const Gradients cal
     fetch(step + kStages - 1);
     const uint32_t tile = stage(step);
     const uint32_t low = tile + kRows * kColumns * 2;
+    if (kKeepsB && wants_low && step == 0) {
+#pragma unroll
+      for (int k = 0; k < kDepth; ++k) {
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          load_b(kept_b[kKeepsB ? k : 0][n], k, n);
+        }
+      }
+    }
+    if (wants_low && group == 0 && step > 0) {
+      write_sums(step - 1);
+    }
 
     // y^T low.
 #pragma unroll
@@ -260,62 +364,47 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(const Gradients cal
       }
     }
 
-    // y b: each group of warps sums over columns of its own; the first adds up the groups' sums.
+    // y b.
     if (wants_low) {
-      const int row = 16 * (warp % kRowTiles);
-      const int group = warp / kRowTiles;
-      float sum[kTiles][4] = {};
 #pragma unroll
-      for (int k = 0; k < kGroupColumns / 16; ++k) {
-        const int chunk = group * (kGroupColumns / 8) + 2 * k;
-        uint32_t a[4];
-        load_matrices(a, at(tile, row + lane % 16, chunk + lane / 16));
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          uint32_t b[2];
-          load_transposed(b, b_base + (8 * chunk + lane % 16) * kLowBytes + 16 * n);
-          multiply_add16<Tag<T>>(sum[n], a, b[0], b[1]);
+        for (float& element : sum[n]) {
+          element = 0.0F;
         }
       }
-      const int r0 = row + lane / 4;
-      const auto place = [&](int from, int r, int n) {
-        return sum_base +
-               static_cast<uint32_t>((((from - 1) * kRows + r) * kRank + 8 * n + lane % 4 * 2) * 4);
-      };
+#pragma unroll
+      for (int k = 0; k < kDepth; ++k) {
+        const int chunk = group * (kGroupColumns / 8) + 2 * k;
+        uint32_t a[4];
+        load_matrices(a, at(tile, sum_row + lane % 16, chunk + lane / 16));
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          if constexpr (kKeepsB) {
+            multiply_add16<Tag<T>>(sum[n], a, kept_b[k][n][0], kept_b[k][n][1]);
+          } else {
+            uint32_t b[2];
+            load_b(b, k, n);
+            multiply_add16<Tag<T>>(sum[n], a, b[0], b[1]);
+          }
+        }
+      }
       if (group > 0) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          attention::store_shared(place(group, r0, n), sum[n][0]);
-          attention::store_shared(place(group, r0, n) + 4, sum[n][1]);
-          attention::store_shared(place(group, r0 + 8, n), sum[n][2]);
-          attention::store_shared(place(group, r0 + 8, n) + 4, sum[n][3]);
+          const uint32_t place = sums_of(step, group, n);
+          attention::store_shared(place, sum[n][0]);
+          attention::store_shared(place + 4, sum[n][1]);
+          attention::store_shared(place + kEightRows, sum[n][2]);
+          attention::store_shared(place + kEightRows + 4, sum[n][3]);
         }
       }
-      __syncthreads();
-      if (group == 0) {
-        const int64_t global = first_row + static_cast<int64_t>(step) * kRows + r0;
-        float* const target =
-            call.low_parts + (blockIdx.x * call.rows + global) * kRank + lane % 4 * 2;
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-          for (int other = 1; other < kGroups; ++other) {
-            const float2 upper = attention::load_shared_float2(place(other, r0, n));
-            const float2 lower = attention::load_shared_float2(place(other, r0 + 8, n));
-            sum[n][0] += upper.x;
-            sum[n][1] += upper.y;
-            sum[n][2] += lower.x;
-            sum[n][3] += lower.y;
-          }
-          if (global < end_row) {
-            *reinterpret_cast<float2*>(target + 8 * n) = make_float2(sum[n][0], sum[n][1]);
-          }
-          if (global + 8 < end_row) {
-            *reinterpret_cast<float2*>(target + 8 * kRank + 8 * n) =
-                make_float2(sum[n][2], sum[n][3]);
-          }
-        }
-      }
+    }
+  }
+  if (wants_low) {
+    __syncthreads();
+    if (group == 0) {
+      write_sums(steps - 1);
     }
   }
 
@@ -381,6 +470,7 @@ struct Finish {
   int64_t rank;
   float scale;    // of b's
   float* a_grad;  // [rank, in]
+  int64_t a_grad_stride;
   float* b_grad;  // [out, rank]
 };
 
@@ -417,7 +507,7 @@ __global__ void __launch_bounds__(kFinishThreads)
   if (is_b) {
     call.b_grad[element] += call.scale * sum;
   } else {
-    call.a_grad[element % call.rank * call.in + element / call.rank] += sum;
+    call.a_grad[element % call.rank * call.a_grad_stride + element / call.rank] += sum;
   }
 }
 
@@ -455,12 +545,15 @@ cudaError_t launch_gradients(const Gradients& call, cudaStream_t stream) {
 
 template <typename T, int kTiles>
 cudaError_t launch_forward(const LowRankForward& call, cudaStream_t stream) {
-  if (call.low == nullptr) {
-    copy_factors_kernel<T><<<kTargetBlocks, kLowThreads, 0, stream>>>(call);
-    return cudaGetLastError();
+  constexpr int kRows = 16 * kLowRowTiles<kTiles>;
+  const int64_t row_blocks = call.low != nullptr ? ceil_div(call.rows, kRows) : 0;
+  const int64_t chunks = (call.behind != nullptr ? call.out * kTiles : 0) +
+                         (call.below != nullptr ? call.in * kTiles : 0);
+  const int64_t blocks = row_blocks + ceil_div(chunks, kLowThreads);
+  if (blocks > 0) {
+    low_kernel<T, kTiles><<<static_cast<unsigned>(blocks), kLowThreads, 0, stream>>>(
+        call, static_cast<unsigned>(row_blocks));
   }
-  low_kernel<T, kTiles>
-      <<<static_cast<unsigned>(ceil_div(call.rows, kLowRows)), kLowThreads, 0, stream>>>(call);
   return cudaGetLastError();
 }
 
@@ -484,6 +577,33 @@ cudaError_t launch_backward(const LowRankBackward& call, void* workspace, cudaSt
                           call.dlow, call.dlow_stride, nullptr, make_parts(call.rows, call.in),
                           nullptr,   parts + places.a};
   return launch_gradients<T, kTiles>(of_x, stream);
+}
+
+/// The shared memory that a block may have on the current device; 0 where that cannot be known.
+int shared_bytes() {
+  int device = 0;
+  int bytes = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+                 cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+                     cudaSuccess
+             ? bytes
+             : 0;
+}
+
+/// What a rank's backward takes of it; 0 for one without kernels.
+int backward_bytes(int64_t rank) {
+  switch (rank) {
+    case 8:
+      return Shared<8>::kBytes;
+    case 16:
+      return Shared<16>::kBytes;
+    case 32:
+      return Shared<32>::kBytes;
+    case 64:
+      return Shared<64>::kBytes;
+    default:
+      return 0;
+  }
 }
 
 /// Calls body with the 16-bit type and the number of tiles as types.
@@ -512,13 +632,16 @@ bool starts_on_16_bytes(const void* data, int64_t stride) {
 }  // namespace
 
 bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {
-  // Shared memory for rank 64 is more than 7.5 has.
-  return (type == DType::kBF16 || type == DType::kF16) && kernel_capability() >= 80 &&
-         (rank == 8 || rank == 16 || rank == 32 || rank == 64) && in % 8 == 0 && out % 8 == 0;
+  const int bytes = backward_bytes(rank);
+  return (type == DType::kBF16 || type == DType::kF16) && kernel_capability() >= 80 && bytes > 0 &&
+         bytes <= shared_bytes() && in % 8 == 0 && out % 8 == 0;
 }
 
 cudaError_t low_rank_forward(const LowRankForward& call, cudaStream_t stream) {
-  if (!low_rank_supported(call.type, call.in, call.out, call.rank) || !is_aligned_to<16>(call.a) ||
+  if (!low_rank_supported(call.type, call.in, call.out, call.rank) ||
+      !starts_on_16_bytes(call.a, call.a_stride) || !is_aligned_to<16>(call.b) ||
+      !starts_on_16_bytes(call.behind, call.weight_stride) ||
+      !starts_on_16_bytes(call.below, call.weight_stride) ||
       (call.low != nullptr && !starts_on_16_bytes(call.x, call.x_stride))) {
     return cudaErrorInvalidValue;
   }
@@ -568,6 +691,7 @@ cudaError_t low_rank_add_gradients(std::span<const LowRankParts> parts, cudaStre
                          call.rank,
                          call.scale,
                          call.a_grad,
+                         call.a_grad_stride,
                          call.b_grad};
     most = std::max(most, (call.in + call.out) * call.rank);
   }

@@ -12,7 +12,8 @@
 namespace kinora::kernels::cuda {
 
 /// Whether there are kernels for these sizes: 16-bit floats, a rank of 8, 16, 32 or 64, `in` and
-/// `out` multiples of 8. Matrices that are read start their rows on 16 bytes.
+/// `out` multiples of 8, on a GPU that gives a block the 161 (rank 8) to 224 KiB (rank 64) of
+/// shared memory that backward takes. Matrices start their rows on 16 bytes.
 [[nodiscard]] bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank);
 
 /// kernels::low_rank_forward on the device.
