@@ -291,21 +291,20 @@ bool PeerMemory::takes(const at::Tensor& whole) const {
          reinterpret_cast<uintptr_t>(whole.const_data_ptr()) % 16 == 0;
 }
 
-void PeerMemory::send(const void* from, int64_t step, int64_t bytes, int64_t offset, Means means,
+void PeerMemory::send(const void* from, int64_t step, int64_t bytes, int64_t place, Means means,
                       cudaStream_t stream) const {
   if (means == Means::kStores) {
     kernels::cuda::PeerScatter scatter;
     scatter.rank = static_cast<int>(membership_.rank);
     scatter.size = static_cast<int>(membership_.size);
+    scatter.skips_own = true;
     scatter.outer = 1;
     scatter.rows = 1;
     scatter.run = bytes;
     scatter.source_part = step;
-    scatter.target_part = bytes;
-    store(scatter, from, offset, stream);
+    store(scatter, from, place, stream);
     return;
   }
-  const int64_t place = offset + membership_.rank * bytes;
   for (int64_t ahead = 1; ahead < membership_.size; ++ahead) {  // not all to the same at once
     const int64_t peer = (membership_.rank + ahead) % membership_.size;
     KINORA_CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(pieces_.back()->buffer(peer)) + place,
@@ -320,7 +319,7 @@ void PeerMemory::gather(const at::Tensor& output, const at::Tensor& input, Means
   const auto bytes = static_cast<int64_t>(input.nbytes());
   auto* to = static_cast<char*>(output.mutable_data_ptr());
   const int64_t half = begin_call(stream);
-  send(input.const_data_ptr(), 0, bytes, half, means, stream);
+  send(input.const_data_ptr(), 0, bytes, half + membership_.rank * bytes, means, stream);
   wait_for_all(stream);
   const auto copy = [&](int64_t first, int64_t end) {
     if (end > first) {
@@ -342,7 +341,7 @@ void PeerMemory::scatter_sum(const at::Tensor& output, const at::Tensor& input, 
   const auto bytes = static_cast<int64_t>(output.nbytes());
   const auto* from = static_cast<const char*>(input.const_data_ptr());
   const int64_t half = begin_call(stream);
-  send(from, bytes, bytes, half, means, stream);
+  send(from, bytes, bytes, half + membership_.rank * bytes, means, stream);
   wait_for_all(stream);
   kernels::cuda::PeerSum sum;
   sum.size = static_cast<int>(membership_.size);
@@ -357,11 +356,31 @@ void PeerMemory::scatter_sum(const at::Tensor& output, const at::Tensor& input, 
 }
 
 void PeerMemory::sum(const at::Tensor& tensor, Means means, cudaStream_t stream) {
+  if (membership_.size == 2) {
+    sum_of_two(tensor, means, stream);
+    return;
+  }
   const at::Tensor flat = tensor.view({-1});
   const int64_t count = flat.numel() / membership_.size;
   const at::Tensor own = flat.narrow(0, membership_.rank * count, count);
   scatter_sum(own, flat, means, stream);
   gather(flat, own, means, stream);
+}
+
+void PeerMemory::sum_of_two(const at::Tensor& tensor, Means means, cudaStream_t stream) {
+  const c10::cuda::CUDAGuard guard(device_);
+  const auto bytes = static_cast<int64_t>(tensor.nbytes());
+  const int64_t half = begin_call(stream);
+  send(tensor.const_data_ptr(), 0, bytes, half, means, stream);
+  wait_for_all(stream);
+  kernels::cuda::PeerSum sum;
+  sum.size = 2;
+  sum.count = tensor.numel();
+  sum.type = dtype_of(tensor);
+  sum.parts[membership_.rank] = tensor.const_data_ptr();
+  sum.parts[1 - membership_.rank] = own_memory(half);
+  sum.out = tensor.mutable_data_ptr();
+  KINORA_CUDA_CHECK(kernels::cuda::peer_sum(sum, stream));
 }
 
 void* PeerMemory::own_memory(int64_t offset) const {

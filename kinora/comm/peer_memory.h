@@ -66,10 +66,13 @@ class PeerMemory {
   /// buffer.
   void store(kernels::cuda::PeerScatter scatter, const void* from, int64_t offset,
              cudaStream_t stream) const;
-  /// Sends `bytes` to the place of this rank among those from byte `offset` of everybody else's
-  /// buffer on: those at `from` + p * step to rank p.
-  void send(const void* from, int64_t step, int64_t bytes, int64_t offset, Means means,
+  /// Sends `bytes` to byte `place` of everybody else's buffer: those at `from` + p * step to rank
+  /// p.
+  void send(const void* from, int64_t step, int64_t bytes, int64_t place, Means means,
             cudaStream_t stream) const;
+  /// sum() of two ranks: each sends all that it has, which is as much as a part there and the sum
+  /// of another back, in one exchange in place of two.
+  void sum_of_two(const at::Tensor& tensor, Means means, cudaStream_t stream);
 
   /// What ranks tell each other; equal everywhere.
   [[nodiscard]] std::vector<std::vector<uint8_t>> gather(const std::vector<uint8_t>& own);

@@ -35,7 +35,9 @@ __global__ void barrier_kernel(const PeerBarrier barrier) {
 
 template <typename Vector>
 __global__ void __launch_bounds__(kThreads) peer_scatter_kernel(const PeerScatter scatter) {
-  const int peer = static_cast<int>(blockIdx.y);
+  const int peer = scatter.skips_own
+                       ? static_cast<int>(scatter.rank + 1 + blockIdx.y) % scatter.size
+                       : static_cast<int>(blockIdx.y);
   const auto* source = static_cast<const char*>(scatter.source) + peer * scatter.source_part;
   auto* target = static_cast<char*>(scatter.targets[peer]) + scatter.rank * scatter.target_part;
   const auto run = static_cast<uint32_t>(scatter.run / sizeof(Vector));
@@ -98,7 +100,7 @@ cudaError_t launch(const PeerScatter& scatter, cudaStream_t stream) {
   }
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(kBlocksAPeer, (vectors + kThreads - 1) / kThreads));
-  const dim3 grid(blocks, static_cast<unsigned>(scatter.size));
+  const dim3 grid(blocks, static_cast<unsigned>(scatter.size - (scatter.skips_own ? 1 : 0)));
   peer_scatter_kernel<Vector><<<grid, kThreads, 0, stream>>>(scatter);
   return cudaGetLastError();
 }
@@ -117,7 +119,7 @@ cudaError_t peer_scatter(const PeerScatter& scatter, cudaStream_t stream) {
   if (scatter.size > kMaxPeers) {
     return cudaErrorInvalidValue;
   }
-  if (scatter.outer * scatter.rows * scatter.run == 0) {
+  if (scatter.outer * scatter.rows * scatter.run == 0 || (scatter.skips_own && scatter.size == 1)) {
     return cudaSuccess;
   }
   if (multiples_of(scatter, sizeof(uint4))) {

@@ -33,6 +33,7 @@ struct PeerBarrier {
 struct PeerScatter {
   int rank = 0;
   int size = 0;
+  bool skips_own = false;  ///< not for p = rank
   int64_t outer = 0;
   int64_t rows = 0;
   int64_t run = 0;
