@@ -116,7 +116,8 @@ void add_up(const BlockStack& stack, const at::Tensor& numbers) {
   (void)stack.ranks.sum(numbers, /*beside=*/false).result();
 }
 
-/// Fills the group's columns of `vectors`; `silu_c` is read_condition() of c.
+/// Fills the group's columns of `vectors`, of ranks with what this one adds; `silu_c` is
+/// read_condition() of c.
 void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& group,
               const at::Tensor& silu_c, const at::Tensor& vectors) {
   if (group.function != nullptr) {
@@ -136,10 +137,15 @@ void modulate(BlockKernels& kernels, const BlockStack& stack, const SlabGroup& g
     }
     column += count;
   }
-  if (stack.ranks.sum) {
-    add_up(stack, vectors.narrow(1, group.column, group.end_column - group.column));
-  }
   call_hook(stack, BucketMoment::kAfterForward, group);
+}
+
+/// Sums over ranks what modulate() made of `count` columns; functions have summed their own.
+void add_up_vectors(const BlockStack& stack, const at::Tensor& vectors, int64_t column,
+                    int64_t count) {
+  if (stack.ranks.sum && count > 0 && !has_functions(stack)) {
+    add_up(stack, vectors.narrow(1, column, count));
+  }
 }
 
 /// Room for the vectors of all seams, of which those that are given are there.
@@ -392,10 +398,19 @@ void call_hook(Pass& pass, BucketMoment moment, int64_t block) {
 }
 
 /// Makes the vectors before that column, each group when the first of its blocks needs it: its
-/// weights may still be on their way while blocks before it compute.
+/// weights may still be on their way while blocks before it compute. Ranks that need not wait for
+/// weights make them all, for one sum in place of one a group.
 void modulate_up_to(Pass& pass, int64_t end_column) {
-  while (pass.modulated < pass.groups.size() && pass.groups[pass.modulated].column < end_column) {
+  const bool makes_all = pass.stack.ranks.sum && !pass.stack.hook;
+  const size_t first = pass.modulated;
+  while (pass.modulated < pass.groups.size() &&
+         (makes_all || pass.groups[pass.modulated].column < end_column)) {
     modulate(pass.kernels, pass.stack, pass.groups[pass.modulated++], pass.silu_c, pass.vectors);
+  }
+  if (pass.modulated > first) {
+    const int64_t column = pass.groups[first].column;
+    add_up_vectors(pass.stack, pass.vectors, column,
+                   pass.groups[pass.modulated - 1].end_column - column);
   }
 }
 
@@ -1200,6 +1215,7 @@ at::Tensor stack_vectors(BlockKernels& kernels, const BlockStack& stack, int64_t
     }
     call_block(BucketMoment::kAfterForward, block, first);
   }
+  add_up_vectors(stack, all, 0, groups.empty() ? 0 : groups.back().end_column);
   return all;
 }
 
