@@ -89,6 +89,7 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
   const models::Family& family = models::family_of(model);
   facts.spans = family.spans;
   facts.frames_are_streams = family.attends_as_stream;
+  facts.has_block_mask = shape.has_sliding_window;
   if (family.has_text_stream) {
     facts.text_tokens = model.text_tokens;
     facts.reads_padding = models::pads_captions(model);

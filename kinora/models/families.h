@@ -84,7 +84,8 @@ struct ModelShape {
   int64_t patch = 1;          ///< its height and width likewise
   bool is_undivided = false;  ///< ranks cannot divide its tokens, whatever Family::spans
   diffusion::GivenWay given_way = diffusion::GivenWay::kNone;  ///< how it is shown given frames
-  bool has_windows = false;  ///< local attention in the place of the last of Family::spans
+  bool has_windows = false;         ///< local attention in the place of the last of Family::spans
+  bool has_sliding_window = false;  ///< model.sliding_window: tokens attend to those around them
   bool is_distilled =
       false;  ///< it is told the guidance scale (model.guidance), and needs no other
   ShownInput input = ShownInput::kPlain;  ///< what it is shown beside x_t

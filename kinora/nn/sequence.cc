@@ -105,11 +105,11 @@ at::Tensor Sequence::attend_packed(const SelfAttention& /*attention*/, const at:
   KINORA_UNREACHABLE("[sequence] this scheme has its own linears");
 }
 
-std::vector<at::Tensor> Sequence::stream_attention(ops::BlockKernels* kernels,
-                                                   const std::vector<at::Tensor>& packed,
-                                                   const std::vector<int64_t>& /*tokens*/,
-                                                   const at::Tensor& text_lengths) const {
-  return attend_streams(kernels, packed, text_lengths);
+std::vector<at::Tensor> Sequence::stream_attention(
+    ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+    const std::vector<int64_t>& /*tokens*/, const at::Tensor& text_lengths,
+    const std::shared_ptr<const ops::BlockMask>& blocks) const {
+  return attend_streams(kernels, packed, text_lengths, blocks);
 }
 
 at::Tensor attend_joined(ops::BlockKernels* kernels, const at::Tensor& all, int64_t before_text,

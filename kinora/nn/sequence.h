@@ -91,11 +91,13 @@ class Sequence {
 
   /// Attention among the tokens of several streams together, normed and turned already.
   /// packed[i]: [B, S_i', 3, H, D] of the own tokens of stream i; tokens[i]: S_i; text_lengths:
-  /// int64 [B], so many of the last stream's tokens are attended to, undefined: all. kernels:
-  /// null: without. Returns [B, S_i', H D] for each stream. kConfig where the scheme cannot.
+  /// int64 [B], so many of the last stream's tokens are attended to, undefined: all. blocks: of all
+  /// tokens, one stream behind the other; null: everyone attends to all. kernels: null: without.
+  /// Returns [B, S_i', H D] for each stream. kConfig where the scheme cannot.
   [[nodiscard]] virtual std::vector<at::Tensor> stream_attention(
       ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
-      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const;
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const;
 
   /// The same among the tokens of each window. rotary: undefined, or fp32 [N, D] of a window's N
   /// tokens, in the order frame, row, column. kConfig where not all tokens are here.

@@ -94,17 +94,17 @@ at::Tensor ShardedSequence::attend_own(const nn::SelfAttention& /*attention*/,
   KINORA_UNREACHABLE("[sequence] this scheme has its own linears");
 }
 
-std::vector<at::Tensor> ShardedSequence::stream_attention(ops::BlockKernels* kernels,
-                                                          const std::vector<at::Tensor>& packed,
-                                                          const std::vector<int64_t>& tokens,
-                                                          const at::Tensor& text_lengths) const {
+std::vector<at::Tensor> ShardedSequence::stream_attention(
+    ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+    const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+    const std::shared_ptr<const ops::BlockMask>& blocks) const {
   // A stream as one frame, the tokens in dim 2.
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < packed.size(); ++i) {
     check_part(packed[i].unsqueeze(1).flatten(3), tokens[i]);
     parts.push_back(cleared(packed[i].unsqueeze(1), tokens[i]).squeeze(1));
   }
-  std::vector<at::Tensor> out = attend_own_streams(kernels, parts, tokens, text_lengths);
+  std::vector<at::Tensor> out = attend_own_streams(kernels, parts, tokens, text_lengths, blocks);
   for (size_t i = 0; i < out.size(); ++i) {
     out[i] = cleared(out[i].unsqueeze(1), tokens[i]).squeeze(1);
   }
@@ -113,7 +113,8 @@ std::vector<at::Tensor> ShardedSequence::stream_attention(ops::BlockKernels* ker
 
 std::vector<at::Tensor> ShardedSequence::attend_own_streams(
     ops::BlockKernels* /*kernels*/, const std::vector<at::Tensor>& /*packed*/,
-    const std::vector<int64_t>& /*tokens*/, const at::Tensor& /*text_lengths*/) const {
+    const std::vector<int64_t>& /*tokens*/, const at::Tensor& /*text_lengths*/,
+    const std::shared_ptr<const ops::BlockMask>& /*blocks*/) const {
   throw_error(ErrorKind::kConfig,
               "[sequence] this scheme is not for attention of text and image together. Hint: "
               "parallel.sequence_scheme auto, ulysses, ring or usp");

@@ -37,7 +37,8 @@ class ShardedSequence : public nn::Sequence {
                                          const at::Tensor& rotary) const final;
   [[nodiscard]] std::vector<at::Tensor> stream_attention(
       ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
-      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const final;
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const final;
   /// By heads, whatever the scheme: one all-to-all of the packed projections, one back. kConfig
   /// unless P divides the heads.
   [[nodiscard]] at::Tensor window_attention(const nn::SelfAttention& attention, const at::Tensor& x,
@@ -60,7 +61,8 @@ class ShardedSequence : public nn::Sequence {
   /// cannot.
   [[nodiscard]] virtual std::vector<at::Tensor> attend_own_streams(
       ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
-      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const;
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const;
   /// Whether attend() is for attention in time, too.
   [[nodiscard]] virtual bool divides_time() const { return false; }
 

@@ -65,6 +65,9 @@ class Costs {
       return "not for linears with low-rank updates, which it divides";
     }
     const bool has_rings = plan_.ring_inside * plan_.ring_across > 1;
+    if (has_rings && facts_.has_block_mask) {
+      return "in rings all tokens attend to all, and windows leave some out";
+    }
     const bool divides_streams = !divides_linears && plan_.scheme != SequenceScheme::kDsp;
     if (facts_.frames_are_streams) {
       if (!divides_streams) {

@@ -67,8 +67,9 @@ struct SequenceFacts {
   std::vector<nn::Span> spans = {};
   /// Of captions that have a stream of their own, nn::Sequence::stream_attention; 0: none have.
   int64_t text_tokens = 0;
-  bool reads_padding = true;  ///< all text_tokens of each caption
-  bool has_pictures = false;  ///< tokens of pictures of any size are among those of the image
+  bool reads_padding = true;    ///< all text_tokens of each caption
+  bool has_pictures = false;    ///< tokens of pictures of any size are among those of the image
+  bool has_block_mask = false;  ///< not all tokens of the streams attend to all
   /// Attention is that of streams though there are no text_tokens: those of each frame.
   bool frames_are_streams = false;
   int64_t windows = 0;  ///< nn::Sequence::window_attention, which by any scheme divides heads

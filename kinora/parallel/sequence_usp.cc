@@ -57,16 +57,16 @@ at::Tensor UspSequence::attend_own(const nn::SelfAttention& attention, const at:
   return comm::all_to_all(neighbours_, out, /*split=*/2, /*joined=*/3).flatten(3);
 }
 
-std::vector<at::Tensor> UspSequence::attend_own_streams(ops::BlockKernels* kernels,
-                                                        const std::vector<at::Tensor>& packed,
-                                                        const std::vector<int64_t>& tokens,
-                                                        const at::Tensor& text_lengths) const {
+std::vector<at::Tensor> UspSequence::attend_own_streams(
+    ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+    const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+    const std::shared_ptr<const ops::BlockMask>& blocks) const {
   check_heads("ulysses", packed.front().size(3), neighbours_.size());
   if (!at::GradMode::is_enabled() && rings_.size() == 1 &&
       are_full(packed, tokens, neighbours_.size())) {
     const at::Tensor all = neighbours_.reshard_together(packed, /*split=*/3, /*joined=*/1);
     const at::Tensor out =
-        nn::attend_joined(kernels, all, all.size(1) - tokens.back(), text_lengths)
+        nn::attend_joined(kernels, all, all.size(1) - tokens.back(), text_lengths, blocks)
             .unflatten(2, {all.size(3), -1});  // [B, tokens, H', D]
     std::vector<at::Tensor> parts =
         neighbours_.reshard_apart(out, tokens, /*split=*/1, /*joined=*/2);
@@ -87,11 +87,14 @@ std::vector<at::Tensor> UspSequence::attend_own_streams(ops::BlockKernels* kerne
       parts[i] = first_of(parts[i], 1, tokens[i]);
     }
     const int64_t heads = parts.front().size(3);
-    out = nn::attend_streams(kernels, parts, text_lengths);
+    out = nn::attend_streams(kernels, parts, text_lengths, blocks);
     for (size_t i = 0; i < out.size(); ++i) {  // [B, U s_i, H', D]
       out[i] = filled_up(out[i].unsqueeze(1), sizes[i]).squeeze(1).unflatten(2, {heads, -1});
     }
   } else {
+    KINORA_CHECK(blocks == nullptr, kConfig,
+                 "[sequence] in a ring all tokens attend to all, and model.sliding_window leaves "
+                 "some out. Hint: parallel.sequence_scheme ulysses, or model.sliding_window=[]");
     for (const int64_t count : tokens) {
       KINORA_CHECK(count % group().size() == 0 && !text_lengths.defined(), kConfig,
                    "[sequence] in a ring all tokens of text and image are attended to, and the ",

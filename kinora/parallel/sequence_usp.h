@@ -26,10 +26,11 @@ class UspSequence : public ShardedSequence {
   [[nodiscard]] at::Tensor attend_own(const nn::SelfAttention& attention, const at::Tensor& packed,
                                       nn::Span span, int64_t tokens_a_frame,
                                       const at::Tensor& rotary) const override;
-  /// Rings want streams that ranks divide evenly, all of whose tokens are attended to.
+  /// Rings want streams that ranks divide evenly, all of whose tokens are attended to by all.
   [[nodiscard]] std::vector<at::Tensor> attend_own_streams(
       ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
-      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const override;
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const override;
 
  private:
   comm::Group neighbours_;

@@ -194,8 +194,23 @@ void check(const ClipCase& one, SequenceScheme scheme, const comm::Group& world)
   }
 }
 
+/// Of models whose tokens attend to those around them, over several blocks of tokens.
+std::vector<ClipCase> with_windows() {
+  std::vector<ClipCase> cases;
+  for (ClipCase one : models::kClipCases) {
+    if (one.sliding_window) {
+      one.heads = 4;
+      cases.push_back(one);
+    }
+  }
+  return cases;
+}
+
 void check_all(const comm::Group& world) {
   for (const ClipCase& one : kOdd) {
+    check(one, SequenceScheme::kUlysses, world);
+  }
+  for (const ClipCase& one : with_windows()) {
     check(one, SequenceScheme::kUlysses, world);
   }
   for (const SequenceScheme scheme :
@@ -227,6 +242,9 @@ TEST(StreamsTest, SchemesThatCannotAreNamed) {
               std::string::npos);
     EXPECT_NE(message(kEven, SequenceScheme::kFastSeq).find("of text and image together"),
               std::string::npos);
+    EXPECT_NE(message(with_windows().front(), SequenceScheme::kRing)
+                  .find("in a ring all tokens attend to all"),
+              std::string::npos);
   });
   SequenceFacts facts{.ranks = 2,
                       .ranks_inside = 2,
@@ -252,6 +270,11 @@ TEST(StreamsTest, SchemesThatCannotAreNamed) {
   facts.tokens_a_frame = 16;
   facts.text_tokens = 8;
   EXPECT_EQ(plan_sequence(facts).scheme, SequenceScheme::kRing);
+  SequenceFacts windows = facts;
+  windows.has_block_mask = true;
+  EXPECT_NE(error_of(ErrorKind::kConfig, [&] { (void)plan_sequence(windows); })
+                .find("windows leave some out"),
+            std::string::npos);
   facts.has_pictures = true;
   EXPECT_NE(error_of(ErrorKind::kConfig, [&] { (void)plan_sequence(facts); })
                 .find("pictures of any size are among them"),

@@ -262,12 +262,13 @@ void BlockModel::use_step_cache(const diffusion::StepCacheConfig& config) {
                " computes all blocks, and sample.cache would leave out some. Hint: "
                "sample.cache=none, or sample.patches=1");
   const ModelShape shape = shape_of(this->config());
+  const bool has_windows = shape.has_windows || shape.has_sliding_window;
   KINORA_CHECK(!config.has_patches() || (!family_of(this->config()).spans.empty() &&
-                                         !shape.is_undivided && !shape.has_windows),
+                                         !shape.is_undivided && !has_windows),
                kConfig, "[sample] the tokens of ", name_of(this->config()),
-               shape.is_undivided  ? " with compressed keys and values (model.kv_compress)"
-               : shape.has_windows ? " with attention in windows"
-                                   : "",
+               shape.is_undivided ? " with compressed keys and values (model.kv_compress)"
+               : has_windows      ? " with attention in windows"
+                                  : "",
                " cannot be computed in patches. Hint: sample.patches=1");
   cache_ = config;
   cache_use_ = {};

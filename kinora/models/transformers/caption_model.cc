@@ -231,24 +231,24 @@ at::Tensor CaptionModel::finish(const at::Tensor& x, const FrameCondition& condi
 }
 
 ClipTokens CaptionModel::clip_tokens(const Grid& grid, const at::Tensor& rotary) const {
-  if (!windows_.any()) {
-    return {.rotary = rotary, .tokens_a_frame = grid.tokens_a_frame()};
-  }
-  check_windows(sequence());
-  return {.rotary = in_windows(rotary, grid),
+  const SlidingWindow* const window = window_of(grid, rotary.device());
+  return {.rotary = models::own_tokens(sequence(), window, rotary),
           .tokens_a_frame = grid.tokens_a_frame(),
-          .blocks = windows_.of(grid, 0, rotary.device()).blocks()};
+          .blocks = window != nullptr ? window->blocks() : nullptr};
 }
 
-at::Tensor CaptionModel::in_windows(const at::Tensor& tokens, const Grid& grid) const {
-  return windows_.any() ? windows_.of(grid, 0, tokens.device()).sorted(tokens) : tokens;
+at::Tensor CaptionModel::own_tokens(const at::Tensor& tokens, const Grid& grid) const {
+  return models::own_tokens(sequence(), window_of(grid, tokens.device()), tokens);
+}
+
+const SlidingWindow* CaptionModel::window_of(const Grid& grid, at::Device device) const {
+  return windows_.any() ? &windows_.of(grid, /*others=*/0, device) : nullptr;
 }
 
 at::Tensor CaptionModel::to_clip(const at::Tensor& part, const at::Tensor& x_t) const {
   const Grid grid = grid_of(config(), x_t);
-  const at::Tensor restored =
-      windows_.any() ? windows_.of(grid, 0, part.device()).restored(part) : part;
-  const at::Tensor patches = sequence().leave(restored, grid.tokens_a_frame());
+  const at::Tensor patches =
+      all_tokens(sequence(), window_of(grid, part.device()), part, grid.tokens_a_frame());
   return tapped(from_patches(config(), patches, x_t));
 }
 

@@ -79,11 +79,11 @@ class CaptionModel : public BlockModel {
                                     const diffusion::Conditions& conditions,
                                     const diffusion::Pass& pass) const;
 
-  /// Tokens of a clip of that grid, with those angles, in the order of model.sliding_window.
-  /// kConfig where there is one and tokens are divided.
+  /// The own tokens of a clip of that grid, [B, T, S', ..] of [B, T, S, ..], in the order of
+  /// model.sliding_window; finish() and run_fast() put it back.
+  [[nodiscard]] at::Tensor own_tokens(const at::Tensor& tokens, const Grid& grid) const;
+  /// Those tokens, with such angles [1 or B, T, S, D] of all.
   [[nodiscard]] ClipTokens clip_tokens(const Grid& grid, const at::Tensor& rotary) const;
-  /// [B, T, S', ..] in that order; finish() and run_fast() put it back.
-  [[nodiscard]] at::Tensor in_windows(const at::Tensor& tokens, const Grid& grid) const;
 
   /// The final layer of the plain path and what is behind it: as x_t. Nothing behind a stage's
   /// blocks.
@@ -91,6 +91,8 @@ class CaptionModel : public BlockModel {
                                   const at::Tensor& x_t) const;
 
  private:
+  /// model.sliding_window of such a clip; null: there is none.
+  [[nodiscard]] const SlidingWindow* window_of(const Grid& grid, at::Device device) const;
   /// The vectors of the seams of these blocks, and of the last one if it is among them: fp32 [B (T
   /// or 1), n C].
   [[nodiscard]] at::Tensor seam_vectors(const TimeVectors& time, BlockSpan blocks) const;

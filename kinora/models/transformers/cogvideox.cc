@@ -533,10 +533,13 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
   const auto one_frame = [](const at::Tensor& patches) {
     return patches.flatten(1, 2).unsqueeze(1);  // [B, 1, N, C]
   };
-  at::Tensor image = x_embedder.forward(sequence().enter(one_frame(to_patches(input, clip))));
+  const SlidingWindow* const window =
+      sliding_windows_.any() ? &sliding_windows_.of(grid, states.size(1), device) : nullptr;
+  at::Tensor image =
+      x_embedder.forward(own_tokens(sequence(), window, one_frame(to_patches(input, clip))));
   at::Tensor text = context_embedder.forward(sequence().enter(states.unsqueeze(1))).to(at::kFloat);
   if (const at::Tensor added = positions(grid, device); added.defined()) {
-    image = image + sequence().enter(added);
+    image = image + own_tokens(sequence(), window, added);
   }
   if (pos_embed.defined() && grid.frames == own.base_grid[0]) {
     text = text + sequence().enter(pos_embed.narrow(1, 0, states.size(1)).unsqueeze(1));
@@ -547,22 +550,14 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
                      .text = states.size(1),
                      .own_image = image.size(2),
                      .own_text = text.size(2),
-                     .text_lengths = read_lengths(config(), conditions)};
+                     .text_lengths = read_lengths(config(), conditions),
+                     .blocks = window != nullptr ? window->blocks() : nullptr};
   if (own.rotary_3d) {
     const at::Tensor angles = clip_angles(cog_axes(own.hidden / own.heads),
                                           rotary_positions(own, grid, device), kCogRotaryBase);
     tokens.image_angles =
-        sequence().enter(angles.flatten(0, 1).unsqueeze(0).unsqueeze(0)).flatten(0, 2);
-  }
-  const SlidingWindow* window = nullptr;
-  if (sliding_windows_.any()) {
-    check_windows(*lies);
-    window = &sliding_windows_.of(grid, tokens.text, device);
-    tokens.blocks = window->blocks();
-    image = window->sorted(image);
-    if (tokens.image_angles.defined()) {
-      tokens.image_angles = window->sorted(tokens.image_angles.unsqueeze(0).unsqueeze(0))[0][0];
-    }
+        own_tokens(sequence(), window, angles.flatten(0, 1).unsqueeze(0).unsqueeze(0))
+            .flatten(0, 2);
   }
   const at::Tensor c = condition(t);
   at::Tensor out;
@@ -575,12 +570,9 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
   if (!out.defined()) {
     return {};
   }
-  if (window != nullptr) {
-    out = window->restored(out);
-  }
-  const at::Tensor patches = sequence()
-                                 .leave(final_layer.forward(out.to(at::kFloat), c), tokens.image)
-                                 .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
+  const at::Tensor patches =
+      all_tokens(sequence(), window, final_layer.forward(out.to(at::kFloat), c), tokens.image)
+          .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
   const at::Tensor whole = from_patches(config(), channels_fastest(config(), patches),
                                         clip.narrow(1, 0, config().in_channels));
   const int64_t frames = x_t.dim() == 4 ? 1 : x_t.size(2);

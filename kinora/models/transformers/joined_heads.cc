@@ -103,7 +103,8 @@ JoinedSelfAttention::JoinedSelfAttention(const TransformerConfig& config, double
   add_child("", norms_);
 }
 
-at::Tensor JoinedSelfAttention::attend(const at::Tensor& projected, const ClipTokens& tokens,
+at::Tensor JoinedSelfAttention::attend(ops::BlockKernels* kernels, const at::Tensor& projected,
+                                       const ClipTokens& tokens,
                                        const nn::Sequence& sequence) const {
   const std::vector<at::Tensor> parts = projected.chunk(3, -1);
   const at::Tensor& rotary = tokens.rotary;
@@ -124,15 +125,13 @@ at::Tensor JoinedSelfAttention::attend(const at::Tensor& projected, const ClipTo
   const std::vector<int64_t> counts(streams.size(),
                                     frames * tokens.tokens_a_frame / std::ssize(streams));
   const std::vector<at::Tensor> attended =
-      tokens.blocks != nullptr
-          ? nn::attend_streams(nullptr, streams, /*text_lengths=*/{}, tokens.blocks)
-          : sequence.stream_attention(nullptr, streams, counts, /*text_lengths=*/{});
+      sequence.stream_attention(kernels, streams, counts, /*text_lengths=*/{}, tokens.blocks);
   return at::stack(attended, 1).view(parts[0].sizes());
 }
 
 at::Tensor JoinedSelfAttention::forward(const at::Tensor& x, const ClipTokens& tokens,
                                         const nn::Sequence& sequence) const {
-  return tapped(proj.forward(attend(qkv.forward(x), tokens, sequence)));
+  return tapped(proj.forward(attend(nullptr, qkv.forward(x), tokens, sequence)));
 }
 
 ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const ClipTokens& tokens,
@@ -153,10 +152,11 @@ ops::Branch JoinedSelfAttention::fast(const FastPass& pass, const ClipTokens& to
     }
   }
   if (!has_kernel) {
-    body.attend = [this, &sequence = pass.sequence, tokens, batch = pass.batch,
-                   frames = pass.frames, count = pass.tokens](const at::Tensor& rows) {
+    body.attend = [this, &kernels = pass.kernels, &sequence = pass.sequence, tokens,
+                   batch = pass.batch, frames = pass.frames,
+                   count = pass.tokens](const at::Tensor& rows) {
       const at::Tensor projected = rows.view({batch, frames, count, rows.size(1)});
-      return attend(projected, tokens, sequence).flatten(0, 2);
+      return attend(&kernels, projected, tokens, sequence).flatten(0, 2);
     };
   }
   return {.body = std::move(body), .seam = vectors, .kept = pass.kept(ops::BranchKind::kSpace)};

@@ -69,9 +69,10 @@ class JoinedSelfAttention : public nn::Module {
                                  const ops::SeamNumbers& vectors) const;
 
  private:
-  /// From what qkv makes, [B, T, S', 3 C'], to what proj reads, [B, T, S', C'].
-  [[nodiscard]] at::Tensor attend(const at::Tensor& projected, const ClipTokens& tokens,
-                                  const nn::Sequence& sequence) const;
+  /// From what qkv makes, [B, T, S', 3 C'], to what proj reads, [B, T, S', C']. kernels: null:
+  /// without.
+  [[nodiscard]] at::Tensor attend(ops::BlockKernels* kernels, const at::Tensor& projected,
+                                  const ClipTokens& tokens, const nn::Sequence& sequence) const;
 
   int64_t head_size_;
   JoinedHeadNorms norms_;

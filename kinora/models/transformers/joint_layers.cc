@@ -51,8 +51,10 @@ Tensors attend_rows(const Tensors& rows, int64_t heads, const JointTokens& token
     packed.push_back(rows[i].view({-1, own[i], 3, heads, rows[i].size(1) / (3 * heads)}));
     counts.push_back(i == 0 ? tokens.image : tokens.text);
   }
-  Tensors out = tokens.sequence->stream_attention(
-      tokens.kernels, packed, counts, rows.size() > 1 ? tokens.text_lengths : at::Tensor());
+  const bool has_text = rows.size() > 1;
+  Tensors out = tokens.sequence->stream_attention(tokens.kernels, packed, counts,
+                                                  has_text ? tokens.text_lengths : at::Tensor(),
+                                                  has_text ? tokens.blocks : tokens.image_blocks);
   for (at::Tensor& part : out) {
     part = part.reshape({-1, part.size(2)});
   }
@@ -75,10 +77,8 @@ std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed, const Joi
     counts.push_back(tokens.text);
   }
   const at::Tensor lengths = packed.size() > 1 ? tokens.text_lengths : at::Tensor();
-  Tensors out = tokens.blocks == nullptr
-                    ? tokens.sequence->stream_attention(nullptr, packed, counts, lengths)
-                    : nn::attend_streams(nullptr, packed, lengths,
-                                         packed.size() > 1 ? tokens.blocks : tokens.image_blocks);
+  Tensors out = tokens.sequence->stream_attention(
+      nullptr, packed, counts, lengths, packed.size() > 1 ? tokens.blocks : tokens.image_blocks);
   for (at::Tensor& part : out) {
     part = part.unsqueeze(1);
   }

@@ -34,7 +34,7 @@ struct JointTokens {
   /// fp32 [N', D], for nn::rotated; undefined: positions are no rotation. Text is at position 0 of
   /// every axis, and so not turned.
   at::Tensor image_angles{};
-  /// Of all tokens, and of the image's alone, where all are here; null: everyone attends to all.
+  /// Of all tokens, and of the image's alone; null: everyone attends to all.
   std::shared_ptr<const ops::BlockMask> blocks{};
   std::shared_ptr<const ops::BlockMask> image_blocks{};
 };

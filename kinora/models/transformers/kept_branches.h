@@ -43,8 +43,9 @@ class KeptBranches : public nn::Sequence {
   }
   [[nodiscard]] std::vector<at::Tensor> stream_attention(
       ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
-      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const override {
-    return sequence_.stream_attention(kernels, packed, tokens, text_lengths);
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const override {
+    return sequence_.stream_attention(kernels, packed, tokens, text_lengths, blocks);
   }
   void add_up(const at::Tensor& numbers) const override { sequence_.add_up(numbers); }
 

@@ -170,10 +170,10 @@ at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
                              const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const ClipTokens places = clip_tokens(
-      grid, sequence().enter(angles(grid, required(conditions.fps, "fps", t).to(at::kFloat))));
+  const ClipTokens places =
+      clip_tokens(grid, angles(grid, required(conditions.fps, "fps", t).to(at::kFloat)));
   const at::Tensor x =  // [B, T, S', C]
-      in_windows(x_embedder.forward(sequence().enter(to_patches(config(), x_t))), grid);
+      x_embedder.forward(own_tokens(to_patches(config(), x_t), grid));
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);
     const ops::HeadRule rotation = nn::head_rule({}, {}, places.rotary);

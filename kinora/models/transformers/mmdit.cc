@@ -339,10 +339,10 @@ at::Tensor MMDiT::angles(const Grid& grid, const Grid& shown, const at::Device& 
   return at::cat({own, pictures.flatten(0, 1)}).unsqueeze(0);
 }
 
-at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
-                              const diffusion::Conditions& conditions) const {
-  at::Tensor x =
-      x_embedder.forward(sequence().enter(patches_of(x_t, conditions)));  // [B, 1, N', C]
+at::Tensor MMDiT::embed_image(const at::Tensor& x_t, const diffusion::Conditions& conditions,
+                              const SlidingWindow* window) const {
+  at::Tensor x = x_embedder.forward(
+      own_tokens(sequence(), window, patches_of(x_t, conditions)));  // [B, 1, N', C]
   if (cond_embedder) {
     at::Tensor shown = at::zeros_like(x_t);
     at::Tensor is_given = at::zeros_like(x_t.narrow(1, 0, 1));
@@ -360,10 +360,13 @@ at::Tensor MMDiT::embed_image(const at::Tensor& x_t,
     const at::Tensor given =
         one_frame(to_patches(of_given(config()), at::cat({is_given, shown}, 1)));
     const Grid pictures = shown_grid(conditions, x_t.size(0));  // which are no frames of the clip
-    x = x + cond_embedder->forward(sequence().enter(at::constant_pad_nd(
-                given, {0, 0, 0, pictures.frames * pictures.tokens_a_frame()})));
+    x = x +
+        cond_embedder->forward(own_tokens(
+            sequence(), window,
+            at::constant_pad_nd(given, {0, 0, 0, pictures.frames * pictures.tokens_a_frame()})));
   }
-  return pos_embed.defined() ? x + sequence().enter(positions(grid_of(config(), x_t))) : x;
+  return pos_embed.defined() ? x + own_tokens(sequence(), window, positions(grid_of(config(), x_t)))
+                             : x;
 }
 
 at::Tensor MMDiT::plain_blocks(const Streams& streams, const at::Tensor& c,
@@ -599,11 +602,14 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   const at::Tensor text =
       caption_states(config(), text_encoder, null_text, conditions, pass.prepared);
   const at::Tensor lengths = read_lengths(config(), conditions);
-  Tensors streams = {embed_image(x_t, conditions), embed_text(text, lengths, t)};
-  const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
   const int64_t drawn = grid.frames * grid.tokens_a_frame();
   const Grid shown = shown_grid(conditions, x_t.size(0));
   const int64_t beside = shown.frames * shown.tokens_a_frame();
+  const SlidingWindow* const window =
+      sliding_windows_.any() ? &sliding_windows_.of(grid, beside + text.size(1), x_t.device())
+                             : nullptr;
+  Tensors streams = {embed_image(x_t, conditions, window), embed_text(text, lengths, t)};
+  const std::shared_ptr<const nn::Sequence> own = sequence_of(pass);
   JointTokens tokens{.sequence = own.get(),
                      .image = drawn + beside,
                      .text = text.size(1),
@@ -613,19 +619,13 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   if (!has_table(config().transformer)) {
     // Text is at position 0 of every axis.
     tokens.image_angles =
-        sequence().enter(angles(grid, shown, x_t.device()).unsqueeze(0)).flatten(0, 2);
+        own_tokens(sequence(), window, angles(grid, shown, x_t.device()).unsqueeze(0))
+            .flatten(0, 2);
   }
-  const SlidingWindow* window = nullptr;
-  if (sliding_windows_.any()) {
-    check_windows(*own);
-    window = &sliding_windows_.of(grid, beside + tokens.text, x_t.device());
+  if (window != nullptr) {
     tokens.blocks = window->blocks();
     if (!config().transformer.second_attention.empty()) {
       tokens.image_blocks = sliding_windows_.of(grid, beside, x_t.device()).blocks();
-    }
-    streams[0] = window->sorted(streams[0]);
-    if (tokens.image_angles.defined()) {
-      tokens.image_angles = window->sorted(tokens.image_angles.unsqueeze(0).unsqueeze(0))[0][0];
     }
   }
   at::Tensor patches;
@@ -640,11 +640,7 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   if (!patches.defined()) {
     return {};
   }
-  if (window != nullptr) {
-    patches = window->restored(patches);
-  }
-  patches = sequence()
-                .leave(patches, tokens.image)
+  patches = all_tokens(sequence(), window, patches, tokens.image)
                 .narrow(2, 0, drawn)
                 .view({x_t.size(0), grid.frames, grid.tokens_a_frame(), -1});
   if (!has_table(config().transformer)) {  // Flux' line has a patch's channels outermost, on both

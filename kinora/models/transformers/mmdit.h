@@ -43,9 +43,11 @@ class MMDiT : public BlockModel {
   /// The text's stream, of the own tokens: fp32 [B, 1, L', C].
   [[nodiscard]] at::Tensor embed_text(const at::Tensor& states, const at::Tensor& lengths,
                                       const at::Tensor& t) const;
-  /// The image's stream, of the own tokens: fp32 [B, 1, N', C].
+  /// The image's stream, of the own tokens: fp32 [B, 1, N', C]. window: whose order they have;
+  /// null: their own.
   [[nodiscard]] at::Tensor embed_image(const at::Tensor& x_t,
-                                       const diffusion::Conditions& conditions) const;
+                                       const diffusion::Conditions& conditions,
+                                       const SlidingWindow* window) const;
   /// Its patches [B, 1, N, ..], and behind them those of pictures that are shown as tokens.
   [[nodiscard]] at::Tensor patches_of(const at::Tensor& x_t,
                                       const diffusion::Conditions& conditions) const;

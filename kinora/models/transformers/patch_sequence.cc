@@ -101,10 +101,11 @@ at::Tensor PatchSequence::attend_packed(const nn::SelfAttention& attention,
   return out.view({packed.size(0), packed.size(1), packed.size(2), -1});
 }
 
-std::vector<at::Tensor> PatchSequence::stream_attention(ops::BlockKernels* kernels,
-                                                        const std::vector<at::Tensor>& packed,
-                                                        const std::vector<int64_t>& tokens,
-                                                        const at::Tensor& text_lengths) const {
+std::vector<at::Tensor> PatchSequence::stream_attention(
+    ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
+    const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+    const std::shared_ptr<const ops::BlockMask>& blocks) const {
+  KINORA_CHECK(blocks == nullptr, kInternal, "[model] patches of tokens that attend in windows");
   std::vector<at::Tensor> as_frames;
   std::vector<at::Tensor> queries;
   std::vector<int64_t> own;

@@ -37,7 +37,8 @@ class PatchSequence : public nn::Sequence {
                                          const at::Tensor& rotary) const override;
   [[nodiscard]] std::vector<at::Tensor> stream_attention(
       ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
-      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const override;
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const override;
 
  private:
   /// The first token of the patch among so many; of the next one.

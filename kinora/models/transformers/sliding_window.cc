@@ -115,10 +115,15 @@ const SlidingWindow& SlidingWindows::of(const Grid& grid, int64_t others, at::De
                    .first->second;
 }
 
-void check_windows(const nn::Sequence& tokens) {
-  KINORA_CHECK(!tokens.divides_tokens(), kConfig,
-               "[model] model.sliding_window needs all tokens on each rank. Hint: "
-               "parallel.sequence=1 and sample.patches=1, or model.sliding_window=[]");
+at::Tensor own_tokens(const nn::Sequence& sequence, const SlidingWindow* window,
+                      const at::Tensor& tokens) {
+  return sequence.enter(window != nullptr ? window->sorted(tokens) : tokens);
+}
+
+at::Tensor all_tokens(const nn::Sequence& sequence, const SlidingWindow* window,
+                      const at::Tensor& part, int64_t tokens_a_frame) {
+  const at::Tensor tokens = sequence.leave(part, tokens_a_frame);
+  return window != nullptr ? window->restored(tokens) : tokens;
 }
 
 double window_share(const ModelConfig& config, SlidingWindow::Tiles tiles, int64_t others) {

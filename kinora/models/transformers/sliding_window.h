@@ -64,8 +64,12 @@ class SlidingWindows {
   mutable std::map<std::array<int64_t, 4>, SlidingWindow> made_;  // by grid and others
 };
 
-/// kConfig where they are not all here.
-void check_windows(const nn::Sequence& tokens);
+/// nn::Sequence::enter() of tokens in the window's order, and leave() back in their own; null: in
+/// their own.
+[[nodiscard]] at::Tensor own_tokens(const nn::Sequence& sequence, const SlidingWindow* window,
+                                    const at::Tensor& tokens);
+[[nodiscard]] at::Tensor all_tokens(const nn::Sequence& sequence, const SlidingWindow* window,
+                                    const at::Tensor& part, int64_t tokens_a_frame);
 /// The share of the pairs of a clip's tokens that attend to each other, with `others` behind them;
 /// 1 without model.sliding_window.
 [[nodiscard]] double window_share(const ModelConfig& config,

@@ -175,6 +175,7 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .is_undivided = own.kv_compress != KvSampling::kNone,
           .given_way = given_way_of(config),
           .has_windows = !own.window.empty(),
+          .has_sliding_window = !own.sliding_window.empty(),
           .is_distilled = own.guidance > 0,
           .input = input,
           .references = own.references,

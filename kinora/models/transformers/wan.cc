@@ -234,14 +234,11 @@ at::Tensor Wan::compute(const at::Tensor& x_t, const at::Tensor& t,
   const TransformerConfig& own = config().transformer;
   const Grid grid = grid_of(config(), x_t);
   const ClipTokens places = clip_tokens(
-      grid, sequence().enter(
-                clip_angles(wan_axes(own), grid, x_t.device(), kWanRotaryBase).unsqueeze(0)));
+      grid, clip_angles(wan_axes(own), grid, x_t.device(), kWanRotaryBase).unsqueeze(0));
   ModelConfig input = config();
   input.in_channels += channels_beside(input);
-  const at::Tensor x = in_windows(  // [B, T, S', C]
-      x_embedder.forward(
-          sequence().enter(to_patches(input, with_shown(config(), x_t, conditions)))),
-      grid);
+  const at::Tensor x = x_embedder.forward(  // [B, T, S', C]
+      own_tokens(to_patches(input, with_shown(config(), x_t, conditions)), grid));
   const int64_t images = num_images(conditions);
   if (is_fast()) {
     const FastPass fast = fast_pass(x, grid.tokens_a_frame(), pass);

@@ -129,9 +129,9 @@ std::string refusal(const ClipCase& c, const diffusion::StepCacheConfig& patches
 TEST(PatchSequenceRefusalTest, NamesWhatHasNoPatches) {
   const diffusion::StepCacheConfig patches{.patches = 2};
   for (const ClipCase& c : kClipCases) {
-    if (c.windows || c.kv_compress) {
+    if (c.windows || c.sliding_window || c.kv_compress) {
       EXPECT_THAT(refusal(c, patches),
-                  HasSubstr(c.windows ? "attention in windows" : "compressed keys and values"));
+                  HasSubstr(c.kv_compress ? "compressed keys and values" : "attention in windows"));
     }
   }
   EXPECT_THAT(

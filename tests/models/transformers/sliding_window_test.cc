@@ -164,24 +164,6 @@ TEST(SlidingWindowTest, OfAllIsAttentionToAll) {
   }
 }
 
-/// Half of whose tokens are elsewhere.
-class Divided : public nn::Sequence {
- public:
-  [[nodiscard]] bool divides_tokens() const override { return true; }
-  [[nodiscard]] at::Tensor enter(const at::Tensor& tokens) const override {
-    return tokens.narrow(2, 0, tokens.size(2) / 2);
-  }
-};
-
-TEST(SlidingWindowTest, NeedsAllTokens) {
-  for (const char* name : {"sd3_slides", "cogvideox_slides", "wan_slides", "ltx_video_slides"}) {
-    RandomClips clips(clip_case(name), at::kCPU, at::kFloat);
-    clips.model().use_sequence(std::make_shared<Divided>());
-    EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return clips.sample().size(); }),
-                testing::HasSubstr("model.sliding_window needs all tokens on each rank"));
-  }
-}
-
 /// Whose inputs can be read.
 class OpenClips : public RandomClips {
  public:

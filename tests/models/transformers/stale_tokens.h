@@ -70,7 +70,8 @@ class StaleTokens : public nn::Sequence {
 
   [[nodiscard]] std::vector<at::Tensor> stream_attention(
       ops::BlockKernels* /*kernels*/, const std::vector<at::Tensor>& packed,
-      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths) const override {
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& /*blocks*/) const override {
     std::vector<at::Tensor> q;
     std::vector<at::Tensor> kv;
     for (const at::Tensor& stream : packed) {  // [B, S, 3, H, D]
