@@ -50,11 +50,12 @@ std::optional<models::LatentSpace> space_of(const SampleArguments& arguments,
 StartPictures read_frames(const SampleArguments& arguments, const inference::ModelRecipe& recipe) {
   const inference::DrawOptions& options = arguments.options;
   KINORA_CHECK(arguments.init.empty() && arguments.mask.empty() && !arguments.strength &&
-                   arguments.latents.empty() && options.video.empty() &&
+                   arguments.latents.empty() && options.video.empty() && options.at.empty() &&
                    options.given_edit == 0.0 && options.given_frames == "head",
                kConfig,
                "[sample] this model is shown the frames that it goes on from: --init, --mask, "
-               "--strength, --latents, --video, --given-edit and --given-frames are for others");
+               "--strength, --latents, --video, --at, --given-edit and --given-frames are for "
+               "others");
   StartPictures pictures;
   pictures.ends = inference::read_end_frames(options.given, options.last, recipe.model);
   if (models::shape_of(recipe.model).reads_image_prompt) {
@@ -71,9 +72,10 @@ SampleArguments for_model(SampleArguments arguments, const models::ModelConfig& 
     arguments.init = std::exchange(arguments.options.given, {});
   }
   KINORA_CHECK(
-      model.is_video() || (arguments.options.last.empty() && arguments.options.video.empty()),
+      model.is_video() || (arguments.options.last.empty() && arguments.options.video.empty() &&
+                           arguments.options.at.empty()),
       kConfig,
-      "[sample] --last and --video are frames of clips, and this model draws pictures. "
+      "[sample] --last, --video and --at are frames of clips, and this model draws pictures. "
       "Hint: --image FILE");
   return arguments;
 }

@@ -37,6 +37,13 @@ struct Conditions {
   /// bool [B, T]: whether a frame of x_t is noised. The others are given: clean, at t = 0.
   at::Tensor frame_mask{};
   at::Tensor given{};  ///< fp32, as x_t: the given frames; the others are zeros
+  /// fp32 [B, T], of flows: the noise level at which a given frame stands still until t is below
+  /// it, and it is drawn as the others; undefined: all are clean, and stay.
+  at::Tensor given_levels{};
+  /// fp32 [B, M]: the first M frames of x_t are no part of the clip, but are shown as what begins
+  /// at these frames of it, counted in pixels. Of models with single_first_frame; undefined: M is
+  /// 0.
+  at::Tensor shown_places{};
   /// Of models that are shown more than x_t: fp32 [B, C, (T,) H, W] of x_t's size, behind its
   /// channels; of those that are shown it as tokens behind x_t's, of any size, and of N pictures
   /// of subjects [B, C, N, h, w].
@@ -64,7 +71,7 @@ struct NamedCondition {
   const char* name;
   at::Tensor Conditions::*tensor;
 };
-inline constexpr std::array<NamedCondition, 19> kConditions = {{
+inline constexpr std::array<NamedCondition, 21> kConditions = {{
     {"labels", &Conditions::labels},
     {"text", &Conditions::text},
     {"tokens", &Conditions::tokens},
@@ -81,6 +88,8 @@ inline constexpr std::array<NamedCondition, 19> kConditions = {{
     {"score", &Conditions::score},
     {"frame_mask", &Conditions::frame_mask},
     {"given", &Conditions::given},
+    {"given_levels", &Conditions::given_levels},
+    {"shown_places", &Conditions::shown_places},
     {"beside", &Conditions::beside},
     {"control", &Conditions::control},
     {"image_prompt", &Conditions::image_prompt},

@@ -162,15 +162,46 @@ int64_t joining_step(const Sampler& sampler, const Conditions& conditions) {
   return k;
 }
 
-/// x, but `given` where conditions.frame_mask says that frames are given.
-at::Tensor with_frames(const at::Tensor& x, const at::Tensor& given, const Conditions& conditions) {
-  if (!conditions.frame_mask.defined()) {
+/// Numbers of frames [B, T] as they lie in clips.
+at::Tensor of_clips(const at::Tensor& frames) {
+  return frames.view({frames.size(0), 1, frames.size(1), 1, 1});
+}
+
+/// x, but `given` where `drawn`, bool [B, T], is false; undefined: x.
+at::Tensor with_frames(const at::Tensor& x, const at::Tensor& given, const at::Tensor& drawn) {
+  if (!drawn.defined()) {
     return x;
   }
   KINORA_CHECK(given.defined() && given.sizes() == x.sizes(), kShape,
                "[sampler] a frame mask needs the given frames, as x of shape ", x.sizes());
-  const at::Tensor& mask = conditions.frame_mask;  // [B, T]
-  return at::where(mask.view({mask.size(0), 1, mask.size(1), 1, 1}), x, given);
+  return at::where(of_clips(drawn), x, given);
+}
+
+// Levels nearer to each other than this are one.
+constexpr double kSameLevel = 1e-6;
+
+/// Which frames are drawn in a step at time t: bool [B, T]; undefined: all.
+at::Tensor drawn_at(double t, const Conditions& conditions) {
+  const at::Tensor& levels = conditions.given_levels;
+  return levels.defined() ? conditions.frame_mask.logical_or(levels > t - kSameLevel)
+                          : conditions.frame_mask;
+}
+
+/// Given frames as they stand until they are drawn.
+at::Tensor standing(const Conditions& conditions, const at::Tensor& noise) {
+  if (!conditions.given_levels.defined()) {
+    return conditions.given;
+  }
+  const at::Tensor levels = of_clips(conditions.given_levels);
+  return (1.0 - levels) * conditions.given + levels * noise;
+}
+
+/// Given frames with `scale` times noise, but those that have a level.
+at::Tensor noised(const at::Tensor& given, double scale, const at::Tensor& noise,
+                  const Conditions& conditions) {
+  const at::Tensor& levels = conditions.given_levels;
+  return levels.defined() ? at::where(of_clips(levels < kSameLevel), given + scale * noise, given)
+                          : given + scale * noise;
 }
 
 /// What all steps of a run share.
@@ -237,8 +268,9 @@ at::Tensor run_steps(const Run& run, const at::Tensor& initial, at::Tensor x,
   guided_denoiser.prepare({moments.begin() + first, moments.begin() + end},
                           run.times.narrow(0, first, end - first));
   const bool draws_given = way == GivenWay::kBeside;
+  const at::Tensor stands = standing(conditions, initial);
   if (!draws_given) {
-    x = with_frames(x, conditions.given, conditions);
+    x = with_frames(x, stands, conditions.frame_mask);
   }
   const double given_noise = flow == nullptr || way != GivenWay::kClean ? 0.0 : flow->given_noise;
   const bool noises_given =
@@ -246,15 +278,17 @@ at::Tensor run_steps(const Run& run, const at::Tensor& initial, at::Tensor x,
   Stepper stepper(run.sampler);
   for (int64_t k = first; k < end; ++k) {
     const Moment now = moment_of(run.sampler, k);
-    at::Tensor given = conditions.given;
+    const at::Tensor drawn = drawn_at(now.t, conditions);
+    at::Tensor given = stands;
     if (noises_given) {
       const at::Tensor noise = run.noise(k, RandomPurpose::kSamplerNoise);
-      given = way == GivenWay::kNoised ? (1.0 - now.t) * given + now.t * noise
-                                       : given + given_noise * now.t * now.t * noise;
+      given = way == GivenWay::kNoised
+                  ? (1.0 - now.t) * given + now.t * noise
+                  : noised(given, given_noise * now.t * now.t, noise, conditions);
     }
     // Given frames are shown as they are, not scaled.
     const at::Tensor shown_x =
-        draws_given ? stepper.shown(k, x) : with_frames(stepper.shown(k, x), given, conditions);
+        draws_given ? stepper.shown(k, x) : with_frames(stepper.shown(k, x), given, drawn);
     const at::Tensor prediction = guided_denoiser.predict(shown_x, static_cast<size_t>(k - first));
     at::Tensor noise;
     if (now.needs_noise) {
@@ -262,8 +296,10 @@ at::Tensor run_steps(const Run& run, const at::Tensor& initial, at::Tensor x,
     }
     const SamplerStep next = stepper.step(k, x, prediction, noise);
     const bool keeps_given = !draws_given || k + 1 == end;
-    x = with_kept(run, initial,
-                  keeps_given ? with_frames(next.x, conditions.given, conditions) : next.x, k);
+    x = with_kept(
+        run, initial,
+        keeps_given ? with_frames(next.x, k + 1 == end ? conditions.given : stands, drawn) : next.x,
+        k);
     if (run.callback) {
       run.callback({k + 1, num_steps(run.sampler), next.x0});
     }
@@ -291,7 +327,7 @@ at::Tensor run_all(const Run& run, const Conditions& conditions) {
   }
   const double t = std::get<FlowEulerSampler>(run.sampler).times[static_cast<size_t>(joining)];
   const at::Tensor noise = run.noise(joining, RandomPurpose::kSamplerNoise);
-  x = with_frames(x, (1.0 - t) * conditions.given + t * noise, conditions);
+  x = with_frames(x, (1.0 - t) * conditions.given + t * noise, conditions.frame_mask);
   Conditions none_given = conditions;
   none_given.frame_mask = at::Tensor();
   none_given.given = at::Tensor();

@@ -51,7 +51,8 @@ struct FlowEulerSampler {
   double given_edit = 0.0;
   GivenWay given_way = GivenWay::kClean;  ///< how frames are given
   /// Given frames that are shown clean have this times t^2 times new noise in each step
-  /// (image_cond_noise_scale of diffusers' LTXConditionPipeline), and end as they were given.
+  /// (image_cond_noise_scale of diffusers' LTXConditionPipeline), and end as they were given. Those
+  /// with a level (Conditions::given_levels) have none.
   double given_noise = 0.0;
 };
 
@@ -116,7 +117,8 @@ using SampleCallback = std::function<void(const SampleProgress&)>;
 
 /// Draws initial noise and runs all steps. shape [B, C, H, W] or [B, C, T, H, W]; conditions and
 /// guidance.null on `device`. Frames that conditions.frame_mask calls given stay as
-/// conditions.given has them, but for FlowEulerSampler::given_edit. Returns float32 of `shape` on
+/// conditions.given has them, but for FlowEulerSampler::given_edit and those whose
+/// conditions.given_levels a step reaches. Returns float32 of `shape` on
 /// `device`. No gradients are recorded. (Not inference mode: buffers that a model computes lazily
 /// must stay usable in training.) Error kShape where shape and sample_index disagree; the errors of
 /// steps and guidance. Tensors of `start` are on `device`, kShape where they have another shape.

@@ -31,7 +31,8 @@ void check(const DrawOptions& options, const models::ModelConfig& model) {
   check_number("steps", static_cast<double>(options.steps), pipelines::kMostSteps);
   check(options.size);
   check_number("fps", options.fps, 1000.0);
-  const bool of_clips = options.fps > 0.0 || options.pieces > 1 || !options.given.empty();
+  const bool of_clips =
+      options.fps > 0.0 || options.pieces > 1 || !options.given.empty() || !options.at.empty();
   KINORA_CHECK(model.is_video() || !of_clips, kConfig,
                "[sample] a rate of frames, pieces and given frames are for models of clips, and "
                "this one draws images");

@@ -1,6 +1,7 @@
 #include "kinora/inference/drawing_group.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -16,6 +17,7 @@
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/given_frames.h"
+#include "kinora/inference/placed_frames.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/inference/text_tokens.h"
@@ -126,6 +128,11 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
   how.video_frames = options.video_frames;
   how.places = "head";
   add_one(options.video);
+  const bool places_last = recipe.model.transformer.single_first_frame && !options.last.empty();
+  if (!options.at.empty() || places_last) {
+    read_placed(options, how, recipe.model).add_to(clips, recipe.model.frames);
+    return clips;
+  }
   how.places = "tail";
   how.takes_last = true;
   add_one(options.last);
@@ -203,7 +210,14 @@ std::vector<Asked> DrawingGroup::add(const Request& request, int64_t number) {
 
 void DrawingGroup::set_start(const DrawStart& start) {
   const std::vector<int64_t> shape = drawn_shape();
-  for (const at::Tensor& rows : {start.noise, start.data}) {
+  const auto shown = std::ssize(clips_.shown_places);
+  KINORA_CHECK(shown == 0 || (!start.noise.defined() && !start.given.frames.defined()), kConfig,
+               "[sample] noise and frames of a program's own are for clips that are shown no "
+               "others from later frames on. Hint: no --noise, or no --at and --last");
+  const at::Tensor data = start.data.defined() && shown > 0
+                              ? at::constant_pad_nd(start.data, {0, 0, 0, 0, shown, 0})
+                              : start.data;  // those are given
+  for (const at::Tensor& rows : {start.noise, data}) {
     KINORA_CHECK(!rows.defined() || (rows.dim() == std::ssize(shape) + 1 && rows.size(0) > 0 &&
                                      rows.sizes().slice(1) == shape),
                  kShape, "[sample] what samples begin with must have shape [N, ...], of samples ",
@@ -235,7 +249,7 @@ void DrawingGroup::set_start(const DrawStart& start) {
                  " and ", start.given.places.size(), " places, got ", frames.sizes());
     clips_.given = start.given;
   }
-  start_ = {.noise = start.noise, .data = start.data, .mask = start.mask};
+  start_ = {.noise = start.noise, .data = data, .mask = start.mask};
   beside_ = start.beside;
   control_ = start.control;
   image_prompts_ = start.image_prompts;
@@ -253,9 +267,13 @@ void DrawingGroup::set_start(const DrawStart& start) {
 std::vector<int64_t> DrawingGroup::drawn_shape() const {
   std::vector<int64_t> shape = recipe_.model.sample_shape();
   if (recipe_.model.is_video()) {
-    shape[1] += models::shape_of(recipe_.model).frames_before;
+    shape[1] += frames_before();
   }
   return shape;
+}
+
+int64_t DrawingGroup::frames_before() const {
+  return models::shape_of(recipe_.model).frames_before + std::ssize(clips_.shown_places);
 }
 
 int64_t DrawingGroup::channels_beside() const {
@@ -428,10 +446,11 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   const auto conditions = [&](int64_t first, int64_t size) {
     return conditions_of(own.first + first, size);
   };
-  const int64_t before = models::shape_of(model).frames_before;
+  const auto shown = [before = frames_before()](const at::Tensor& drawn) {
+    return before == 0 ? drawn : drawn.narrow(2, before, drawn.size(2) - before);
+  };
   pipelines::DrawEvents heard{.done = [&](int64_t first, const at::Tensor& drawn) {
-    const at::Tensor samples =
-        before == 0 ? drawn : drawn.narrow(2, before, drawn.size(2) - before);
+    const at::Tensor samples = shown(drawn);
     if (!events.shared && !pipelines::leads_group(mesh)) {
       return;
     }
@@ -456,6 +475,7 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
   if (events.preview && pipelines::leads_group(mesh)) {
     heard.preview = [&](pipelines::DrawPreview preview) {
       preview.first = number_of(preview.first);
+      preview.x0 = shown(preview.x0);
       events.preview(preview);
     };
   }

@@ -67,8 +67,11 @@ class DrawingGroup {
                                                  pipelines::ConditionsOf& conditions);
   /// That the model is shown, of what lies beside samples.
   [[nodiscard]] int64_t channels_beside() const;
-  /// Of a sample as it is drawn, with ModelShape::frames_before.
+  /// Of a sample as it is drawn, with frames_before().
   [[nodiscard]] std::vector<int64_t> drawn_shape() const;
+  /// Frames of clips that are drawn, or given, before the first and then left out:
+  /// ModelShape::frames_before and ClipOptions::shown_places.
+  [[nodiscard]] int64_t frames_before() const;
   /// Rows for samples first, ..., on the device; undefined of none.
   [[nodiscard]] at::Tensor rows_of(const at::Tensor& all, int64_t first, int64_t size) const;
   [[nodiscard]] pipelines::DrawConditions conditions_of(int64_t first, int64_t size) const;

@@ -94,6 +94,14 @@ DrawingKey drawing_key(const TrainedModel& trained, const Drawing& drawing, cons
     key["given ends"] = named(options.video) + " to " + named(options.last) + ", " +
                         std::to_string(options.video_frames);
   }
+  std::string placed;
+  for (const PlacedFrames& each : options.at) {
+    placed += std::to_string(each.frame) + " " + named(each.path) + " " +
+              std::to_string(each.strength) + " ";
+  }
+  if (!placed.empty()) {
+    key["given from"] = placed;
+  }
   key["pieces"] = std::to_string(options.pieces) + ", overlap " + std::to_string(options.overlap);
   return key_of_first(std::move(key), drawing.asked(), std::ssize(drawing.asked()));
 }

@@ -237,11 +237,16 @@ pipelines::GivenFrames joined(const pipelines::GivenFrames& first,
       {first.frames.expand({rows, -1, -1, -1, -1}), second.frames.expand({rows, -1, -1, -1, -1})},
       2);
   both.places.insert(both.places.end(), second.places.begin(), second.places.end());
+  if (!first.levels.empty() || !second.levels.empty()) {
+    both.levels.resize(first.places.size());
+    both.levels.insert(both.levels.end(), second.levels.begin(), second.levels.end());
+    both.levels.resize(both.places.size());
+  }
   const std::set<int64_t> different(both.places.begin(), both.places.end());
   KINORA_CHECK(different.size() == both.places.size(), kConfig,
                "[sample] frames must be given once, but ", both.places.size() - different.size(),
-               " of --image, --video and --last lie at the same places of a clip of ", num_frames,
-               ". Hint: a longer clip, or fewer --video-frames");
+               " of --image, --video, --at and --last lie at the same places of a clip of ",
+               num_frames, ". Hint: a longer clip, or fewer --video-frames");
   KINORA_CHECK(std::ssize(different) < num_frames, kConfig, "[sample] of a clip of ", num_frames,
                " frames 1 to ", num_frames - 1, " can be given, got ", different.size());
   return both;

@@ -56,6 +56,14 @@ struct Request {
   SampleSize size = {};
 };
 
+/// A picture or a clip that samples show from one of their frames on.
+struct PlacedFrames {
+  int64_t frame = 0;      ///< counted in pixels
+  std::string path = {};  ///< as DrawOptions::given
+  /// How much of it is kept: below the noise level 1 - strength it is drawn as the others.
+  double strength = 1.0;
+};
+
 /// How samples are drawn; 0: as the recipe says.
 struct DrawOptions {
   int64_t batch = 64;    ///< computed at once
@@ -71,6 +79,9 @@ struct DrawOptions {
   std::string last = {};
   std::string video = {};
   int64_t video_frames = 33;
+  /// Beside them, or without them, of all clips: from other frames on than the first as tokens of
+  /// their own, of models with model.single_first_frame.
+  std::vector<PlacedFrames> at = {};
   /// Of models of latents: what encodes such frames, borrowed; null: they are given as latents.
   models::Autoencoder* encoder = nullptr;
   data::FrameLayout frame_layout = data::FrameLayout::kImage;

@@ -41,16 +41,25 @@ std::vector<int64_t> parse_numbers(std::string_view text) {
   return numbers;
 }
 
-/// Clips of the given frames alone: [B, C, K, H, W] -> given [B, C, T, H, W] and its mask [B, T].
-void give(const at::Tensor& frames, const std::vector<int64_t>& places, int64_t num_frames,
-          at::Device device, diffusion::Conditions& conditions) {
-  std::vector<int64_t> shape = frames.sizes().vec();
+/// Clips of the given frames alone: [B, C, K, H, W] -> given [B, C, T, H, W], its mask and, where
+/// there are any, its levels [B, T].
+void give(const GivenFrames& those, int64_t num_frames, at::Device device,
+          diffusion::Conditions& conditions) {
+  std::vector<int64_t> shape = those.frames.sizes().vec();
   shape[2] = num_frames;
-  const at::Tensor index = at::tensor(places, at::kLong);
-  conditions.given =
-      at::zeros(shape, frames.options()).index_copy_(2, index, frames.contiguous()).to(device);
+  const at::Tensor index = at::tensor(those.places, at::kLong);
+  conditions.given = at::zeros(shape, those.frames.options())
+                         .index_copy_(2, index, those.frames.contiguous())
+                         .to(device);
   conditions.frame_mask =
       at::ones({shape[0], num_frames}, at::kBool).index_fill_(1, index, 0).to(device);
+  if (!those.levels.empty()) {
+    conditions.given_levels = at::zeros({num_frames}, at::kFloat)
+                                  .index_copy_(0, index, at::tensor(those.levels, at::kFloat))
+                                  .expand({shape[0], num_frames})
+                                  .contiguous()
+                                  .to(device);
+  }
 }
 
 void check(const ClipOptions& options, const diffusion::Sampler& sampler,
@@ -72,6 +81,19 @@ void check(const ClipOptions& options, const diffusion::Sampler& sampler,
       "[sample] an edit ratio of given frames needs a flow (objective.kind flow) drawn by Euler's "
       "method, got ",
       options.given_edit, ". Hint: sample.method=euler");
+  KINORA_CHECK(
+      options.given.levels.empty() || std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
+      kConfig,
+      "[sample] frames that are given in part need a flow (objective.kind flow) drawn by Euler's "
+      "method. Hint: sample.method=euler");
+  KINORA_CHECK(
+      (options.given.levels.empty() && options.shown_places.empty()) || options.given_edit == 0.0,
+      kConfig,
+      "[sample] frames that are given in part or from later frames on have a strength, and "
+      "no edit ratio. Hint: no --given-edit");
+  KINORA_CHECK(options.shown_places.empty() || options.pieces == 1, kConfig,
+               "[sample] clips of several pieces go on from their own frames, and cannot be shown "
+               "others at places of their own. Hint: no --loop");
   const bool gives = options.given.frames.defined() || options.pieces > 1;
   const bool is_beside = options.given_way != diffusion::GivenWay::kClean;
   KINORA_CHECK(!is_beside || !gives || std::holds_alternative<diffusion::FlowEulerSampler>(sampler),
@@ -153,20 +175,23 @@ bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& 
   BatchDrawer first_pieces(denoiser, editing, config, request, sample_shape, device);
   BatchDrawer later_pieces(denoiser, showing, config, request, sample_shape, device);
   const auto draw_batch = [&](int64_t first, int64_t size, const StepReport& report) {
-    at::Tensor given;  // [size, C, K, H, W]
+    GivenFrames given = options.given;  // frames: [size, C, K, H, W]
     if (const at::Tensor& frames = options.given.frames; frames.defined()) {
       std::vector<int64_t> rows;
       for (int64_t i = first; i < first + size; ++i) {
         rows.push_back(request.samples[static_cast<size_t>(i)].index % frames.size(0));
       }
-      given = frames.index_select(0, at::tensor(rows, at::kLong));
+      given.frames = frames.index_select(0, at::tensor(rows, at::kLong));
     }
-    std::vector<int64_t> places = options.given.places;
     at::Tensor clips;
     for (int64_t piece = 0; piece < options.pieces; ++piece) {
       DrawConditions conditions = conditions_of(first, size);
-      if (given.defined()) {
-        give(given, places, num_frames, device, conditions.conditions);
+      if (given.frames.defined()) {
+        give(given, num_frames, device, conditions.conditions);
+      }
+      if (!options.shown_places.empty()) {
+        conditions.conditions.shown_places =
+            at::tensor(options.shown_places, at::kFloat).expand({size, -1}).contiguous().to(device);
       }
       const at::Tensor drawn =
           (piece == 0 ? first_pieces : later_pieces)
@@ -178,8 +203,8 @@ bool draw_clip_batches(diffusion::Denoiser& denoiser, const diffusion::Sampler& 
               });
       clips =
           piece == 0 ? drawn : at::cat({clips, drawn.narrow(2, overlap, num_frames - overlap)}, 2);
-      given = drawn.narrow(2, num_frames - overlap, overlap);
-      places = run_of(0, overlap);
+      given = {.frames = drawn.narrow(2, num_frames - overlap, overlap),
+               .places = run_of(0, overlap)};
     }
     return clips;
   };

@@ -18,6 +18,9 @@ namespace kinora::pipelines {
 struct GivenFrames {
   at::Tensor frames{};            ///< float32 [N, C, K, H, W], a clip takes one, in turn; or none
   std::vector<int64_t> places{};  ///< K frames of the clip: its frame places[k] is frame k
+  /// Of each, of a flow: the noise level below which it is drawn as the others, see
+  /// diffusion::Conditions::given_levels; empty: none is.
+  std::vector<double> levels{};
 };
 
 /// Where `count` given frames lie in a clip: `where` is "head" (the first ones), "tail" (the last
@@ -29,6 +32,9 @@ struct GivenFrames {
 /// How clips are drawn.
 struct ClipOptions {
   GivenFrames given{};  ///< of the clips' first pieces
+  /// The first frames of the sample shape are no part of the clip, but given, and shown as what
+  /// begins at these frames of it in pixels (diffusion::Conditions::shown_places). Of one piece.
+  std::vector<int64_t> shown_places{};
   /// Of a flow: when they are drawn on, see diffusion::FlowEulerSampler. Frames that pieces share
   /// stay as they are.
   double given_edit = 0.0;

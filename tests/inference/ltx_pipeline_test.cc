@@ -2,11 +2,14 @@
 // draws with it (tools/reference/make_pipeline_fixtures.py).
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/roll.h>
 #include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -19,9 +22,12 @@
 #include "kinora/inference/convert_weights.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/drawing.h"
+#include "kinora/inference/given_frames.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/shown_samples.h"
+#include "kinora/io/image.h"
 #include "kinora/models/families.h"
+#include "kinora/pipelines/decode.h"
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
 #include "tests/inference/drawn_pictures.h"
@@ -77,6 +83,32 @@ class LtxPipelineTest : public testing::Test {
     values.update(changes);
     std::ofstream(path / file) << values;
     return path;
+  }
+  /// As the folders of 0.9.5 and later say.
+  [[nodiscard]] fs::path condition_folder() const {
+    const fs::path path =
+        changed("model_index.json", json{{"_class_name", "LTXConditionPipeline"}});
+    std::ofstream(path / "scheduler/scheduler_config.json")
+        << json{{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 1.0}};
+    return path;
+  }
+  static Request words(const fs::path& path) {
+    return {.encoded = std::make_shared<const Prompts>(prompts(path)),
+            .seed = std::stoull(drawn().metadata("seed"))};
+  }
+  /// A folder of ten frames in which first.png moves to the right.
+  [[nodiscard]] std::string moving() const {
+    const fs::path path = scratch() / "moving";
+    fs::create_directories(path);
+    const io::Image first = read_picture(folder() / "first.png");
+    for (int64_t k = 0; k < 10; ++k) {
+      const at::Tensor pixels = at::roll(pixels_of(first), 3 * k, 1);
+      io::Image frame;
+      io::set_size(frame, first.height, first.width);
+      std::copy_n(pixels.const_data_ptr<uint8_t>(), frame.pixels.size(), frame.pixels.data());
+      io::write_png(path / (std::to_string(k) + ".png"), frame);
+    }
+    return path.string();
   }
   [[nodiscard]] const fs::path& scratch() const { return scratch_; }
   static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
@@ -142,17 +174,14 @@ TEST_F(LtxPipelineTest, AFirstFrameGoesOnAsDiffusersLetsIt) {
   expect_pictures(trained.recipe, latents, "pictures.given");
 }
 
-// As the folders of 0.9.5 and later say; texts are up to 256 tokens.
+// Texts are up to 256 tokens.
 TEST_F(LtxPipelineTest, ConditionsAreThoseOfDiffusers) {
-  const fs::path path = changed("model_index.json", json{{"_class_name", "LTXConditionPipeline"}});
-  std::ofstream(path / "scheduler/scheduler_config.json")
-      << json{{"_class_name", "FlowMatchEulerDiscreteScheduler"}, {"shift", 1.0}};
+  const fs::path path = condition_folder();
   TrainedModel trained = load_trained(path, options());
   EXPECT_EQ(trained.recipe.sample.sampling.sigmas, diffusion::SigmaSpacing::kLinearQuadratic);
-  const Request words{.encoded = std::make_shared<const Prompts>(prompts(path)),
-                      .seed = std::stoull(drawn().metadata("seed"))};
-  EXPECT_EQ(words.encoded->shape.length, 256);
-  const at::Tensor latents = Drawing(trained, {words}, {.steps = 5}).draw();
+  const Request asked = words(path);
+  EXPECT_EQ(asked.encoded->shape.length, 256);
+  const at::Tensor latents = Drawing(trained, {asked}, {.steps = 5}).draw();
   EXPECT_LT(distance(latents, drawn().read("latents.condition")), 1e-4);
 
   const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
@@ -160,7 +189,7 @@ TEST_F(LtxPipelineTest, ConditionsAreThoseOfDiffusers) {
   draws.given = {(path / "first.png").string()};
   draws.fps = 30.0;
   EXPECT_EQ(trained.recipe.sample.sampling.given_noise, 0.15);
-  const at::Tensor noised = Drawing(trained, {words}, draws).draw();
+  const at::Tensor noised = Drawing(trained, {asked}, draws).draw();
   // diffusers leaves the last step's noise on the given frame.
   const auto behind_first = [](const at::Tensor& clips) {
     return clips.narrow(2, 1, clips.size(2) - 1);
@@ -168,9 +197,120 @@ TEST_F(LtxPipelineTest, ConditionsAreThoseOfDiffusers) {
   EXPECT_LT(distance(behind_first(noised), behind_first(drawn().read("latents.condition_noised"))),
             1e-4);
   trained.recipe.sample.sampling.given_noise = 0.0;
-  const at::Tensor given = Drawing(trained, {words}, draws).draw();
+  const at::Tensor given = Drawing(trained, {asked}, draws).draw();
   EXPECT_LT(distance(given, drawn().read("latents.condition_given")), 1e-4);
   EXPECT_TRUE(noised.select(2, 0).equal(given.select(2, 0))) << "it ends as it was given";
+}
+
+// A picture at the start and one at the end, given in part, and a clip between them, of which two
+// latents are tokens of their own and the third stands in the clip that is drawn.
+TEST_F(LtxPipelineTest, FramesAtOtherPlacesAreThoseOfDiffusers) {
+  const fs::path path = condition_folder();
+  TrainedModel trained = load_trained(path, options({"model.frames=5"}));
+  const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
+  const Request asked = words(path);
+  const std::string first = (path / "first.png").string();
+  DrawOptions draws{.steps = 5, .encoder = decoder.get()};
+  draws.at = {{.frame = 0, .path = first, .strength = 0.3},
+              {.frame = 5, .path = moving()},
+              {.frame = 16, .path = first, .strength = 0.1}};
+  const at::Tensor noised = Drawing(trained, {asked}, draws).draw();
+  // diffusers leaves the last step's noise on the given frame.
+  const at::Tensor drawn_places = at::tensor({0, 1, 2, 4});
+  EXPECT_LT(distance(noised.index_select(2, drawn_places),
+                     drawn().read("latents.placed_noised").index_select(2, drawn_places)),
+            1e-4);
+  trained.recipe.sample.sampling.given_noise = 0.0;
+  const at::Tensor latents = Drawing(trained, {asked}, draws).draw();
+  EXPECT_LT(distance(latents, drawn().read("latents.placed")), 1e-4);
+  EXPECT_TRUE(noised.select(2, 3).equal(latents.select(2, 3))) << "it ends as it was given";
+  const at::Tensor pictures =
+      (pipelines::decode_latents(*decoder, latents.narrow(0, 0, 1), at::kCPU, false) / 2 + 0.5)
+          .clamp(0.0, 1.0)
+          .index_select(2, at::arange(0, 17, 4));
+  EXPECT_LT((pictures - drawn().read("pictures.placed").to(at::kFloat)).abs().max().item<double>(),
+            1.0 / 255.0);
+
+  // No step of five reaches the level 0.05: it ends as it was given, not with noise of that level.
+  draws.at = {{.frame = 0, .path = first}};
+  const at::Tensor whole = Drawing(trained, {asked}, draws).draw();
+  draws.at[0].strength = 0.95;
+  const at::Tensor in_part = Drawing(trained, {asked}, draws).draw();
+  EXPECT_TRUE(whole.select(2, 0).equal(in_part.select(2, 0)));
+  EXPECT_GT(distance(in_part, whole), 1e-3) << "but it was shown with noise";
+}
+
+TEST_F(LtxPipelineTest, TheLastFrameIsAtItsPlaceAndClipsGoOnFromLatents) {
+  const fs::path path = condition_folder();
+  TrainedModel trained = load_trained(path, options({"model.frames=5"}));
+  trained.recipe.sample.sampling.given_noise = 0.0;
+  const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
+  const Request asked = words(path);
+  const std::string first = (path / "first.png").string();
+  DrawOptions draws{.steps = 5, .encoder = decoder.get()};
+  draws.at = {{.frame = 16, .path = first}};
+  const at::Tensor at_end = Drawing(trained, {asked}, draws).draw();
+  draws.at = {};
+  draws.last = first;
+  EXPECT_TRUE(Drawing(trained, {asked}, draws).draw().equal(at_end));
+  EXPECT_GT(distance(Drawing(trained, {asked}, {.steps = 5}).draw(), at_end), 1e-3);
+  // Of a video its last nine frames, from frame 8 on: its third latent is the last.
+  draws.last = moving();
+  draws.video_frames = 9;
+  const at::Tensor ends = Drawing(trained, {asked}, draws).draw();
+  draws.last = {};
+  draws.at = {{.frame = 8, .path = moving()}};
+  EXPECT_FALSE(Drawing(trained, {asked}, draws).draw().equal(ends)) << "its first nine";
+  fs::remove(fs::path(draws.at[0].path) / "0.png");
+  EXPECT_TRUE(Drawing(trained, {asked}, draws).draw().equal(ends));
+
+  draws.at = {{.frame = 8, .path = first}};
+  Drawing again(trained, {asked}, draws);
+  again.set_start({.data = drawn().read("clip"), .strength = 0.6});
+  EXPECT_LT(distance(again.draw().narrow(0, 0, 1), drawn().read("latents.placed_strength")), 1e-4);
+}
+
+TEST_F(LtxPipelineTest, PlacesThatAreNotThereAreRefused) {
+  const fs::path path = condition_folder();
+  TrainedModel trained = load_trained(path, options());
+  const auto decoder = open_decoder(trained.recipe, {}, at::kCPU);
+  const Request asked = words(path);
+  const std::string first = (path / "first.png").string();
+  const auto refusal = [&](const std::vector<PlacedFrames>& at, int64_t pieces = 1,
+                           double given_edit = 0.0) {
+    DrawOptions draws{.steps = 2, .encoder = decoder.get()};
+    draws.at = at;
+    draws.given_edit = given_edit;
+    draws.pieces = pieces;
+    draws.overlap = 1;
+    return error_of(ErrorKind::kConfig, [&] { return Drawing(trained, {asked}, draws).draw(); });
+  };
+  EXPECT_THAT(refusal({{.frame = 9, .path = first}}),
+              AllOf(HasSubstr("of a clip of 9 frames"), HasSubstr("none is frame 9")));
+  EXPECT_THAT(refusal({{.frame = 8, .path = first, .strength = 1.5}}),
+              HasSubstr("must lie in 0 to 1, got 1.5"));
+  EXPECT_THAT(refusal({{.frame = 0, .path = first}, {.frame = 0, .path = first}}),
+              HasSubstr("given once"));
+  EXPECT_THAT(refusal({{.frame = 8, .path = first}}, 2), HasSubstr("Hint: no --loop"));
+  EXPECT_THAT(refusal({{.frame = 8, .path = first}}, 1, 0.5), HasSubstr("Hint: no --given-edit"));
+  DrawOptions draws{.steps = 2, .encoder = decoder.get()};
+  draws.at = {{.frame = 8, .path = first}};
+  EXPECT_THAT(error_of(ErrorKind::kConfig,
+                       [&] {
+                         Drawing drawing(trained, {asked}, draws);
+                         drawing.set_start({.noise = drawn().read("noise")});
+                         return drawing.draw();
+                       }),
+              HasSubstr("Hint: no --noise"));
+  draws.at[0].strength = 0.5;
+  trained.recipe.sample.sampling.method = pipelines::SamplingConfig::Method::kDpm;
+  trained.recipe.sample.sampling.given_noise = 0.0;
+  EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return Drawing(trained, {asked}, draws).draw(); }),
+              HasSubstr("given in part need a flow"));
+  TrainedModel older = load_trained(folder(), options());
+  EXPECT_THAT(
+      error_of(ErrorKind::kConfig, [&] { return Drawing(older, {request()}, draws).draw(); }),
+      HasSubstr("model.single_first_frame"));
 }
 
 TEST_F(LtxPipelineTest, SizesAreThosePublished) {

@@ -50,7 +50,9 @@ Of ltx/ there are a T5 and two prompts, noise and latents [B, 4, 3, 2, 4] and pi
 "pictures.told" is the first, decoded at a level of noise, and "latents.given" and "pictures.given" are those of
 LTXImageToVideoPipeline with first.png at 30 frames a second; "latents.condition" and "latents.condition_given" are
 LTXConditionPipeline's of five steps with a scheduler without dynamic shift, from words and from first.png without
-noise on it, and "latents.condition_noised" with it. The autoencoder's noise is philox.py's.
+noise on it, and "latents.condition_noised" with it. "latents.placed", "latents.placed_noised" and "pictures.placed" (of the
+first, each fourth frame) are clips of 17 frames with pictures and a clip at other frames (draw_ltx_placed), and "latents.placed_strength"
+[1, 4, 5, 2, 4] what the last steps make of "clip" and a picture in its middle. The autoencoder's noise is philox.py's.
 
 Of dit/ "labels" (metadata) are drawn, with the timestep's frequencies of the original DiT; latents.NAME are those with another scheduler, whose configuration is the
 metadata of that name. What a scheduler adds as noise is philox(SEED, b, step) here too.
@@ -67,8 +69,10 @@ from unittest import mock
 import diffusers
 import diffusers.pipelines.cogvideo.pipeline_cogvideox_video2video as cogvideox_clips
 import diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video as hunyuan_pipeline
+import diffusers.pipelines.ltx.pipeline_ltx_condition
 import diffusers.pipelines.wan.pipeline_wan_video2video as wan_clips
 import diffusers.schedulers.scheduling_dpm_cogvideox as cogvideox_dpm
+import numpy
 import PIL.Image
 import tokenizers
 import torch
@@ -747,7 +751,52 @@ def draw_ltx_conditions(folder, prompts, negative, noise, picture):
                             **more).frames
 
     return {"latents.condition": draw(), "latents.condition_given": draw(image=picture, frame_rate=30),
-            "latents.condition_noised": draw(0.15, image=picture, frame_rate=30)}
+            "latents.condition_noised": draw(0.15, image=picture, frame_rate=30)} \
+        | draw_ltx_placed(pipeline, prompts, negative, picture, mode)
+
+
+def draw_ltx_placed(pipeline, prompts, negative, picture, mode):
+    """Pictures and a clip at three places of clips of 17 frames, two of them given in part."""
+    count, shape = len(prompts), (4, 5, 2, 4)
+    pixels = torch.from_numpy(numpy.array(picture))
+    moving = [PIL.Image.fromarray(pixels.roll(3 * k, 1).numpy()) for k in range(10)]
+    place = diffusers.pipelines.ltx.pipeline_ltx_condition.LTXVideoCondition
+    # Lists, since the pipeline wants one of each prompt for tokens of their own.
+    conditions = [place(image=[picture] * count, frame_index=0, strength=0.3),
+                  place(video=[moving] * count, frame_index=5, strength=1.0),
+                  place(image=[picture] * count, frame_index=16, strength=0.1)]
+    clip = initial_noise(1, *shape, seed=SEED + 1)
+
+    def draw(conditions, output_type="latent", scale=0.0, rows=count, **more):
+        before = 3 if len(conditions) > 1 else 1
+        initial = initial_noise(rows, shape[0], before + shape[1], *shape[2:]).split([before, shape[1]], 2)
+        noises = iter([initial[1], *initial[0].split([2, 1] if before == 3 else [1], 2)])
+        steps = iter(range(5))
+        decoder_noise = DecoderNoise(pipeline.vae)
+
+        def drawn(size, dtype=torch.float32, **_):
+            """Initial noise of the clip and of what lies before it, that of each step, of tokens [B, N, C], and the
+            decoder's."""
+            if (own := next(noises, None)) is not None:
+                return own.clone()
+            if len(size) == 5:
+                return decoder_noise(size, dtype=dtype)
+            step = next(steps)
+            return torch.stack([philox(SEED, b, math.prod(size[1:]), SAMPLER_NOISE, step).reshape(size[2], size[1]).T
+                                for b in range(size[0])])
+
+        module = "diffusers.pipelines.ltx.pipeline_ltx_condition"
+        with mock.patch(module + ".retrieve_latents", mode), mock.patch(module + ".randn_tensor", drawn), \
+                mock.patch("torch.randn", decoder_noise):
+            return pipeline(conditions=conditions, prompt=prompts[:rows], negative_prompt=[negative] * rows,
+                            num_inference_steps=5, num_frames=17, height=32, width=64, image_cond_noise_scale=scale,
+                            output_type=output_type, **more).frames
+
+    pictures = draw(conditions, "pt").transpose(1, 2)[:1, :, ::4]
+    return {"latents.placed": draw(conditions), "pictures.placed": pictures.half(),
+            "latents.placed_noised": draw(conditions, scale=0.15), "clip": clip,
+            "latents.placed_strength": draw([place(image=picture, frame_index=8)], rows=1, latents=clip,
+                                            denoise_strength=STRENGTH)}
 
 
 def write_ltx(name, negative):

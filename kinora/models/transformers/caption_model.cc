@@ -94,7 +94,8 @@ at::Tensor CaptionModel::seam_vectors_at(const at::Tensor& times,
   diffusion::Conditions repeated;
   for (const auto tensor :
        {&diffusion::Conditions::fps, &diffusion::Conditions::height, &diffusion::Conditions::width,
-        &diffusion::Conditions::num_frames, &diffusion::Conditions::frame_mask}) {
+        &diffusion::Conditions::num_frames, &diffusion::Conditions::frame_mask,
+        &diffusion::Conditions::given_levels}) {
     if ((conditions.*tensor).defined()) {
       repeated.*tensor = at::cat(std::vector(static_cast<size_t>(num_times), conditions.*tensor));
     }

@@ -121,7 +121,8 @@ at::Tensor LtxVideo::null_caption() const {
 
 CaptionModel::TimeVectors LtxVideo::time_vectors(const at::Tensor& t,
                                                  const diffusion::Conditions& conditions) const {
-  const FrameCondition condition = embed_time(t_embedder, t, conditions.frame_mask);
+  const FrameCondition condition =
+      embed_time(t_embedder, t, conditions.frame_mask, conditions.given_levels);
   return {condition, modulation_vectors(t_block, condition)};
 }
 
@@ -129,7 +130,8 @@ at::Tensor LtxVideo::table(int64_t use) const {
   return blocks[use].table();
 }
 
-at::Tensor LtxVideo::angles(const Grid& grid, const at::Tensor& fps) const {
+at::Tensor LtxVideo::angles(const Grid& grid, const at::Tensor& fps,
+                            const at::Tensor& shown_places) const {
   // In fp32 and in this order, as it was trained: the highest frequencies turn by thousands.
   const int64_t hidden = config().transformer.hidden;
   const int64_t count = hidden / (2 * kLtxAxes);  // frequencies of each axis
@@ -140,12 +142,19 @@ at::Tensor LtxVideo::angles(const Grid& grid, const at::Tensor& fps) const {
     return at::arange(places, options) * static_cast<double>(config().compression) / kLtxPixels;
   };
   const auto of_latent = static_cast<double>(config().frame_compression);
-  const at::Tensor latents = at::arange(grid.frames, options);
-  const at::Tensor seconds =
-      (config().transformer.single_first_frame
-           ? (latents * of_latent + (1.0 - of_latent)).clamp_min(0.0) * (1.0 / fps).unsqueeze(1)
-           : latents * (of_latent / fps).unsqueeze(1)) /
-      kLtxSeconds;  // [B, T]
+  const int64_t shown = shown_places.defined() ? shown_places.size(1) : 0;
+  const at::Tensor latents = at::arange(grid.frames - shown, options);
+  at::Tensor seconds;  // [B, T]
+  if (config().transformer.single_first_frame) {
+    at::Tensor frames =
+        (latents * of_latent + (1.0 - of_latent)).clamp_min(0.0).expand({fps.size(0), -1});
+    if (shown > 0) {
+      frames = at::cat({shown_places, frames}, 1);
+    }
+    seconds = frames * (1.0 / fps).unsqueeze(1) / kLtxSeconds;
+  } else {
+    seconds = latents * (of_latent / fps).unsqueeze(1) / kLtxSeconds;
+  }
   const std::vector<int64_t> shape = {fps.size(0), grid.frames, grid.rows, grid.columns};
   const at::Tensor places = at::stack({seconds.view({-1, grid.frames, 1, 1}).expand(shape),
                                        pixels(grid.rows).view({1, 1, -1, 1}).expand(shape),
@@ -171,7 +180,8 @@ at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
   const ClipTokens places =
-      clip_tokens(grid, angles(grid, required(conditions.fps, "fps", t).to(at::kFloat)));
+      clip_tokens(grid, angles(grid, required(conditions.fps, "fps", t).to(at::kFloat),
+                               conditions.shown_places));
   const at::Tensor x =  // [B, T, S', C]
       x_embedder.forward(own_tokens(to_patches(config(), x_t), grid));
   if (is_fast()) {

@@ -38,7 +38,8 @@ class LtxBlock : public nn::Module {
 /// The transformer of LTX-Video (HaCohen et al. 2024, "LTX-Video: realtime video latent
 /// diffusion"): attention over whole clips, with rotary positions in seconds and in pixels, so that
 /// it is told the frames a second; of captions the words alone are read. Given frames stand in the
-/// clip, at the time 0.
+/// clip, at the time 0 or that of their level; from 0.9.5 on also before it, with positions of
+/// their own (Conditions::shown_places).
 class LtxVideo : public CaptionModel {
  public:
   explicit LtxVideo(const ModelConfig& config);
@@ -62,8 +63,9 @@ class LtxVideo : public CaptionModel {
   /// Of a null caption the first state is read. Both paths'.
   [[nodiscard]] at::Tensor fast_text_lengths(
       const diffusion::Conditions& conditions) const override;
-  /// Angles of all tokens, fp32 [B, T, S, C].
-  [[nodiscard]] at::Tensor angles(const Grid& grid, const at::Tensor& fps) const;
+  /// Angles of all tokens, fp32 [B, T, S, C]. shown_places: of Conditions.
+  [[nodiscard]] at::Tensor angles(const Grid& grid, const at::Tensor& fps,
+                                  const at::Tensor& shown_places) const;
 
   BlockList<LtxBlock> blocks;
 };

@@ -172,31 +172,41 @@ nn::Parameter random_table(int64_t rows, int64_t hidden) {
 }
 
 FrameCondition FrameCondition::plus(const at::Tensor& added) const {
-  return {noised + added, given.defined() ? given + added : given, frame_mask};
+  return {noised + added, given.defined() ? given + added.unsqueeze(1) : given, frame_mask};
 }
 
 at::Tensor FrameCondition::of_frames() const {
   if (!frame_mask.defined()) {
     return noised.unsqueeze(1);
   }
-  return at::where(frame_mask.unsqueeze(2), noised.unsqueeze(1), given.unsqueeze(1));
+  return at::where(frame_mask.unsqueeze(2), noised.unsqueeze(1), given);
 }
 
 FrameCondition embed_time(const TimestepEmbedder& embedder, const at::Tensor& t,
-                          const at::Tensor& frame_mask) {
-  return {embedder.forward(t),
-          frame_mask.defined() ? embedder.forward(at::zeros_like(t)) : at::Tensor(), frame_mask};
+                          const at::Tensor& frame_mask, const at::Tensor& given_levels) {
+  if (!frame_mask.defined()) {
+    return {embedder.forward(t), {}, {}};
+  }
+  const at::Tensor levels =
+      given_levels.defined() ? given_levels : at::zeros_like(t).unsqueeze(1);  // [B, T or 1]
+  const at::Tensor given =
+      embedder.forward(levels.flatten()).view({levels.size(0), levels.size(1), -1});
+  return {embedder.forward(t), given,
+          given_levels.defined() ? frame_mask.logical_or(t.unsqueeze(1) <= levels) : frame_mask};
 }
 
 at::Tensor modulation_vectors(const Modulation& modulation, const FrameCondition& condition) {
   const auto vectors = [&modulation](const at::Tensor& c) {
-    return at::cat(modulation.forward(c), 2);  // [B, 1, n, C]
+    return at::cat(modulation.forward(c), 2);  // [rows, 1, n, C]
   };
   if (!condition.frame_mask.defined()) {
     return vectors(condition.noised);
   }
-  return at::where(condition.frame_mask.unsqueeze(2).unsqueeze(3), vectors(condition.noised),
-                   vectors(condition.given));
+  const at::Tensor& given = condition.given;  // [B, T or 1, C]
+  const at::Tensor of_given = vectors(given.flatten(0, 1));
+  return at::where(
+      condition.frame_mask.unsqueeze(2).unsqueeze(3), vectors(condition.noised),
+      of_given.view({given.size(0), given.size(1), of_given.size(2), of_given.size(3)}));
 }
 
 std::vector<at::Tensor> modulation_of(const nn::Parameter& table, const at::Tensor& vectors) {

@@ -86,7 +86,7 @@ namespace kinora::models {
 /// given (Conditions::frame_mask).
 struct FrameCondition {
   at::Tensor noised;      ///< fp32 [B, C]
-  at::Tensor given;       ///< fp32 [B, C]; undefined without frame_mask
+  at::Tensor given;       ///< fp32 [B, T or 1, C]; undefined without frame_mask
   at::Tensor frame_mask;  ///< bool [B, T], false where a frame is given; undefined: none is
 
   /// With `added` [B, C] to both.
@@ -95,9 +95,11 @@ struct FrameCondition {
   [[nodiscard]] at::Tensor of_frames() const;
 };
 
-/// t's embedding for noised frames, that of 0 for given ones. t: fp32 [B].
+/// t's embedding for noised frames, that of 0 for given ones, or of their levels
+/// (Conditions::given_levels, may be undefined) until t is below. t: fp32 [B].
 [[nodiscard]] FrameCondition embed_time(const TimestepEmbedder& embedder, const at::Tensor& t,
-                                        const at::Tensor& frame_mask);
+                                        const at::Tensor& frame_mask,
+                                        const at::Tensor& given_levels = {});
 
 /// The n vectors of a Modulation: fp32 [B, T or 1, n, C].
 [[nodiscard]] at::Tensor modulation_vectors(const Modulation& modulation,

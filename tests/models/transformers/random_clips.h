@@ -36,6 +36,7 @@ struct ClipCase {
   bool qk_norm = false;
   bool gives_frames = false;  ///< some frames are given
   bool embeds_given = false;  ///< to embedders of their own
+  bool gives_levels = false;  ///< in part, and the first frame is shown at a place of its own
   bool windows = false;
   std::optional<std::array<int64_t, 3>> sliding_window = {};
   bool kv_compress = false;  ///< of the second block
@@ -77,6 +78,7 @@ struct ClipCase {
       config.transformer.kv_compress = KvSampling::kConv;
     }
     config.transformer.given_embedders = embeds_given;
+    config.transformer.single_first_frame = gives_levels;
     if (joint) {
       config.pooled_channels = has_words ? 0 : 24;
       config.learn_sigma = false;
@@ -292,6 +294,12 @@ inline constexpr ClipCase kClipCases[] = {
      .gives_frames = true,
      .patch = 1,
      .elementwise = 9.0},
+    {.name = "ltx_video_given_in_part",
+     .architecture = "ltx_video",
+     .gives_frames = true,
+     .gives_levels = true,
+     .patch = 1,
+     .elementwise = 9.0},
     {.name = "ltx_video_tuned",
      .architecture = "ltx_video",
      .tuned = true,
@@ -371,6 +379,12 @@ class RandomClips : public RandomModel {
       conditions.frame_mask =
           (at::arange(c.batch * c.frames).view({c.batch, c.frames}) % 3 != 0).to(device);
       conditions.given = inputs(x_t.sizes().vec());
+    }
+    if (c.gives_levels) {
+      conditions.given_levels = (at::arange(c.batch * c.frames).view({c.batch, c.frames}) * 137)
+                                    .remainder(401)
+                                    .to(device, at::kFloat);
+      conditions.shown_places = at::full({c.batch, 1}, 5.0).to(device, at::kFloat);
     }
     if (c.image_channels > 0) {
       conditions.beside =
