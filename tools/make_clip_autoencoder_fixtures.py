@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae,wan_vae_residual,cogvideox_vae,ltx_vae,ltx_vae_told}.safetensors, and wan_vae_names.json:
+"""Writes tests/models/data/{hunyuan_vae,opensora_vae,opensora_causal_vae,dc_ae_video,wan_vae,wan_vae_residual,cogvideox_vae,ltx_vae,ltx_vae_told,latent_upsampler_*}.safetensors, and wan_vae_names.json:
 what autoencoders of clips make of formula.py's weights and inputs, in float64. Wants torch and diffusers 0.42
-(AutoencoderKLHunyuanVideo, AutoencoderKLWan, AutoencoderKLCogVideoX, AutoencoderKLLTXVideo and AutoencoderKL; the rest is in reference/).
+(AutoencoderKLHunyuanVideo, AutoencoderKLWan, AutoencoderKLCogVideoX, AutoencoderKLLTXVideo, LTXLatentUpsamplerModel and AutoencoderKL; the rest is in reference/).
 
   CASE.output        [B, C, T, H, W], where CASE is encode, decode, encode_image, decode_image
   grad.CASE.KEY      [2]: norm, and product with values(KEY), of the gradient of
@@ -255,7 +255,36 @@ def write_ltx(name, config, model):
         "decode_image": (decode, [1, 4, 1, 2, 3], False)})
 
 
-MAKERS = {"cogvideox_vae": cogvideox, "hunyuan_vae": hunyuan, "opensora_vae": opensora, "opensora_causal_vae": opensora_causal,
+def latent_upsampler():
+    """LTXLatentUpsamplerModel, whose cases are forward, and LTXLatentUpsamplePipeline with an autoencoder's statistics:
+    plain, with adain_factor and tone_map_compression_ratio (tuned), of clips (3) and of frames (2)."""
+    from diffusers import AutoencoderKLLTXVideo, LTXLatentUpsamplePipeline
+    from diffusers.pipelines.ltx.modeling_latent_upsampler import LTXLatentUpsamplerModel
+
+    vae = AutoencoderKLLTXVideo(latent_channels=4, block_out_channels=(4,), decoder_block_out_channels=(4,),
+                                down_block_types=("LTXVideoDownBlock3D",), layers_per_block=(1, 1),
+                                decoder_layers_per_block=(1, 1), spatio_temporal_scaling=(True,),
+                                decoder_spatio_temporal_scaling=(True,), decoder_inject_noise=(False, False),
+                                upsample_residual=(False,), upsample_factor=(1,))
+    vae.latents_mean.copy_(torch.tensor([0.5, -0.25, 0.0, 0.125]))
+    vae.latents_std.copy_(torch.tensor([2.0, 0.5, 1.0, 1.5]))
+    for dims in 2, 3:
+        config = {"in_channels": 4, "mid_channels": 32, "num_blocks_per_stage": 2, "dims": dims}
+        model = LTXLatentUpsamplerModel(**config).double()
+        pipeline = LTXLatentUpsamplePipeline(vae, model)
+
+        def run(z, **tuning):
+            return pipeline(latents=z, output_type="latent", return_dict=False, **tuning)[0]
+
+        def tuned(z):
+            return run(z, adain_factor=0.6, tone_map_compression_ratio=0.7)
+
+        shape = [2, 4, 3, 2, 5]
+        write(f"latent_upsampler_{dims}d", config, model, {
+            "forward": (model, shape, False), "plain": (run, shape, False), "tuned": (tuned, shape, False)})
+
+
+MAKERS = {"latent_upsampler": latent_upsampler, "cogvideox_vae": cogvideox, "hunyuan_vae": hunyuan, "opensora_vae": opensora, "opensora_causal_vae": opensora_causal,
           "dc_ae_video": dc_ae, "wan_vae": wan, "wan_vae_names": wan_names, "ltx_vae": ltx}
 
 if __name__ == "__main__":
