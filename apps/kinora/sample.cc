@@ -22,6 +22,7 @@
 #include "apps/kinora/sample_like.h"
 #include "apps/kinora/sample_preview.h"
 #include "apps/kinora/sample_start.h"
+#include "apps/kinora/sample_upsample.h"
 #include "apps/kinora/verdicts.h"
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
@@ -370,8 +371,10 @@ struct Drawn {
 };
 
 /// like: what the file of --like says; nothing in it without one. first: with --image-model.
+/// begins_with: in the drawing's key, in the place of --latents.
 Drawn sample_on_rank(const SampleArguments& given, const LikeArguments& like,
-                     const comm::Group& world, const FirstFrames& first = {}) {
+                     const comm::Group& world, const FirstFrames& first = {},
+                     const std::string& begins_with = "") {
   device::configure_computation(given.threads, given.deterministic);
   inference::LoadOptions options = load_options(given);
   const bool speaks = world.rank() == 0;
@@ -486,6 +489,9 @@ Drawn sample_on_rank(const SampleArguments& given, const LikeArguments& like,
   inference::DrawingKey key = key_of(arguments, trained, drawing, request);
   if (!first.files.empty()) {
     key["given frames"] = first.origin;
+  }
+  if (!begins_with.empty()) {
+    key["begins with"] = begins_with;
   }
   if (speaks && !like.weights.empty() && like.weights != key.at("weights")) {
     log_warn("[sample] the weights are not those that ", arguments.like,
@@ -656,6 +662,31 @@ inference::ModelRecipe sized_recipe(const SampleArguments& arguments) {
   return recipe;
 }
 
+/// With --upsample. Without a report where the small ones were stopped.
+Drawn sample_small_and_large(const SampleArguments& arguments, const LikeArguments& like,
+                             const comm::Group& world, const FirstFrames& first) {
+  const inference::ModelRecipe recipe = sized_recipe(arguments);
+  const SampleArguments small = small_arguments(arguments, recipe);
+  if (world.rank() == 0) {
+    log_info("[sample] clips are drawn small into ", small.out, ", to be doubled");
+    io::check_can_write(small.out);
+  }
+  world.barrier();
+  const Drawn drawn = sample_on_rank(small, {}, world, first);
+  if (!drawn.all) {
+    return {};
+  }
+  const at::Device device = inference::choose_device(arguments.device);
+  device::release_unused(device);
+  if (world.rank() == 0) {
+    upsample_small(arguments, recipe, device);
+    device::release_unused(device);
+  }
+  world.barrier();
+  return sample_on_rank(refining_arguments(arguments), like, world, first,
+                        words_of_upsampled(arguments, drawn.key));
+}
+
 int run_sample(const SampleArguments& arguments, const LikeArguments& like) {
   io::check_can_write(arguments.out);
   const std::optional<comm::World> world = own_rank(arguments.ranks);
@@ -666,6 +697,9 @@ int run_sample(const SampleArguments& arguments, const LikeArguments& like) {
     if (!arguments.image_model.empty()) {
       (void)first_frame_arguments(arguments, recipe);
     }
+    if (!arguments.upsample.empty()) {
+      (void)small_arguments(arguments, recipe);
+    }
     return launch(arguments.ranks, arguments.device, AtStop::kSave);
   }
   on_rank(*world, arguments.device,
@@ -674,9 +708,13 @@ int run_sample(const SampleArguments& arguments, const LikeArguments& like) {
                 arguments.image_model.empty()
                     ? FirstFrames()
                     : draw_first_frames(arguments, sized_recipe(arguments), group);
-            if (first) {
-              std::cout << sample_on_rank(arguments, like, group, *first).report;
+            if (!first) {
+              return;
             }
+            std::cout << (arguments.upsample.empty()
+                              ? sample_on_rank(arguments, like, group, *first)
+                              : sample_small_and_large(arguments, like, group, *first))
+                             .report;
           },
           {.operation_timeout = kPatience});
   return 0;

@@ -25,7 +25,7 @@ constexpr const char* kDefaultOut = "samples-like";
 
 /// Options that decide what a sample looks like: these alone are kept, and taken from a file. So
 /// nothing that a file says makes Kinora write anywhere, or start processes.
-constexpr std::array<std::string_view, 65> kKept = {"--run",
+constexpr std::array<std::string_view, 70> kKept = {"--run",
                                                     "--checkpoint",
                                                     "--config",
                                                     "--set",
@@ -55,6 +55,7 @@ constexpr std::array<std::string_view, 65> kKept = {"--run",
                                                     "--given-edit",
                                                     "--image-model",
                                                     "--last",
+                                                    "--at",
                                                     "--video",
                                                     "--video-frames",
                                                     "--loop",
@@ -74,6 +75,10 @@ constexpr std::array<std::string_view, 65> kKept = {"--run",
                                                     "--init",
                                                     "--latents",
                                                     "--strength",
+                                                    "--upsample",
+                                                    "--upsample-steps",
+                                                    "--upsample-adain",
+                                                    "--upsample-tones",
                                                     "--noise",
                                                     "--device",
                                                     "--threads",
@@ -93,7 +98,8 @@ constexpr std::array<std::string_view, 65> kKept = {"--run",
 constexpr std::array<std::string_view, 4> kFlags = {"--no-cleaning", "--deterministic",
                                                     "--keep-image-size", "--exchange-experts"};
 constexpr std::array<std::string_view, 2> kModel = {"--run", "--checkpoint"};
-constexpr std::array<std::string_view, 3> kNeeded = {"--run", "--checkpoint", "--image-model"};
+constexpr std::array<std::string_view, 4> kNeeded = {"--run", "--checkpoint", "--image-model",
+                                                     "--upsample"};
 /// What is drawn: one of these on the command line counts instead of all that a file says of it.
 constexpr std::array<std::string_view, 7> kAsked = {"--classes",  "--captions", "--text-embeddings",
                                                     "--count",    "--only",     "--captions-file",
@@ -145,8 +151,7 @@ void check_models(const OptionValues& options, const std::string& path) {
     if (found != options.end() && !found->second.empty()) {
       KINORA_CHECK(std::filesystem::exists(found->second.back()), kIo, "[sample] ", path,
                    " was drawn by ", quote(found->second.back()),
-                   ", which is not here. Hint: ", name == "--image-model" ? name : "--model",
-                   " PATH");
+                   ", which is not here. Hint: ", has(kModel, name) ? "--model" : name, " PATH");
     }
   }
 }
@@ -162,8 +167,10 @@ LikeArguments arguments_like(const SampleArguments& arguments) {
     remove(kModel, options);
     options.erase("--exchange-experts");  // it may have one
   }
-  if (arguments.given.contains("--image-model")) {
-    options.erase("--image-model");
+  for (const char* name : {"--image-model", "--upsample"}) {
+    if (arguments.given.contains(name)) {
+      options.erase(name);
+    }
   }
   check_models(options, arguments.like);
   if (has_any(arguments.given, kAsked)) {

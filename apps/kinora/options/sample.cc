@@ -1,6 +1,9 @@
 #include <CLI/CLI.hpp>
 
+#include <charconv>
 #include <memory>
+#include <string_view>
+#include <system_error>
 
 #include "apps/kinora/options/choices.h"
 #include "apps/kinora/options/command.h"
@@ -97,6 +100,27 @@ void add_what(CLI::App& command, SampleArguments& arguments) {
       ->check(whole(0));
 }
 
+/// FRAME=FILE or FRAME=FILE:STRENGTH.
+inference::PlacedFrames parse_placed(const std::string& text) {
+  const size_t equals = text.find('=');
+  inference::PlacedFrames placed;
+  const auto reads = [](std::string_view digits, auto& number) {
+    const char* const end = digits.data() + digits.size();
+    const auto read = std::from_chars(digits.data(), end, number);
+    return !digits.empty() && read.ec == std::errc() && read.ptr == end;
+  };
+  KINORA_CHECK(equals != std::string::npos && equals + 1 < text.size() &&
+                   reads(std::string_view(text).substr(0, equals), placed.frame),
+               kConfig, "[sample] --at must be FRAME=FILE or FRAME=FILE:STRENGTH, got ", text);
+  placed.path = text.substr(equals + 1);
+  const size_t colon = placed.path.rfind(':');
+  if (colon != std::string::npos &&
+      reads(std::string_view(placed.path).substr(colon + 1), placed.strength)) {
+    placed.path.resize(colon);
+  }
+  return placed;
+}
+
 void add_clip(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--frames", arguments.options.size.frames,
@@ -115,6 +139,10 @@ void add_clip(CLI::App& command, SampleArguments& arguments) {
       "the last ones");
   command.add_option("--video", arguments.options.video,
                      "Of clips: a video whose first --video-frames are the first ones");
+  command.add_option("--at", arguments.at,
+                     "Of clips of LTX-Video from 0.9.5 on: FRAME=FILE, a picture or a video from "
+                     "that frame on, 0 for the first; FRAME=FILE:STRENGTH keeps less of it, 0 to "
+                     "1; several by giving it again");
   command
       .add_option("--video-frames", arguments.options.video_frames,
                   "How many frames of --video, and of a video of --last, are given")
@@ -204,8 +232,28 @@ void add_start(CLI::App& command, SampleArguments& arguments) {
   command
       .add_option("--strength", arguments.strength,
                   "How much of --init or --latents is drawn anew: the last int(steps * strength) "
-                  "steps; default: 0.8 of --init, with --mask 1")
+                  "steps; default: 0.8 of --init, with --mask 1, 0.4 of --upsample")
       ->check(real(0.0, 1.0));
+  CLI::Option* upsample = command.add_option(
+      "--upsample", arguments.upsample,
+      "Of LTX-Video: the folder of its latent upsampler (LTXLatentUpsamplePipeline). Clips are "
+      "drawn half as high and wide, into small/ of --out, doubled as latents and drawn on");
+  command
+      .add_option("--upsample-steps", arguments.upsample_steps,
+                  "Steps of which the last --strength draw on; default: 10")
+      ->check(whole(1, pipelines::kMostSteps))
+      ->needs(upsample);
+  command
+      .add_option("--upsample-adain", arguments.upsample_adain,
+                  "How far channels get the mean and deviation that they had small, 0 to 1; "
+                  "default: 0")
+      ->check(real(0.0, 1.0))
+      ->needs(upsample);
+  command
+      .add_option("--upsample-tones", arguments.upsample_tones,
+                  "How far large values of the doubled latents become smaller, 0 to 1; default: 0")
+      ->check(real(0.0, 1.0))
+      ->needs(upsample);
   command.add_option("--noise", arguments.noise,
                      "A safetensors file of noise [N, C, ...] in the place of the seed's; sample i "
                      "takes row i, in turn");
@@ -328,8 +376,10 @@ void add_sample(CLI::App& app, Chosen& chosen) {
         !arguments->like.empty() || !arguments->init.empty() || !arguments->options.given.empty();
     KINORA_CHECK(arguments->mask.empty() || begins, kConfig,
                  "[sample] --mask is of --image, and there is none");
-    KINORA_CHECK(!arguments->strength || begins || !arguments->latents.empty(), kConfig,
-                 "[sample] --strength is of --image or --latents, and there is none");
+    KINORA_CHECK(!arguments->strength || begins || !arguments->latents.empty() ||
+                     !arguments->upsample.empty(),
+                 kConfig,
+                 "[sample] --strength is of --image, --latents or --upsample, and there is none");
     for (const char* name : {"--ip-image", "--ip-scale", "--ip-encoder"}) {
       KINORA_CHECK(
           !arguments->ip_adapter.empty() || !arguments->like.empty() || command->count(name) == 0,
@@ -338,6 +388,9 @@ void add_sample(CLI::App& app, Chosen& chosen) {
     KINORA_CHECK(
         arguments->ip_adapter.empty() || !arguments->ip_images.empty() || !arguments->like.empty(),
         kConfig, "[sample] --ip-adapter wants a picture. Hint: --ip-image FILE");
+    for (const std::string& text : arguments->at) {
+      arguments->options.at.push_back(parse_placed(text));
+    }
     chosen = *arguments;
   });
 }

@@ -40,6 +40,7 @@ struct SampleArguments {
   inference::DrawOptions options;
   std::string like;                     ///< a file that says what it was drawn from
   std::optional<int64_t> only;          ///< the one sample that is drawn
+  std::vector<std::string> at;          ///< DrawOptions::at in words
   std::vector<std::string> init;        ///< pictures or clips to begin with
   std::string image_model;              ///< draws the first frames of clips
   bool keep_image_size = false;         ///< of pictures that are shown as tokens
@@ -56,6 +57,10 @@ struct SampleArguments {
   std::string latents;  ///< a file of them, instead
   std::string noise;
   std::optional<double> strength;
+  std::string upsample;  ///< a folder: clips are drawn small, and on when it has doubled them
+  int64_t upsample_steps = 10;
+  double upsample_adain = 0.0;  ///< models::UpsampleTuning
+  double upsample_tones = 0.0;
   bool save_latents = false;
   int64_t preview = 0;  ///< steps between two; 0: none
   std::string preview_decoder;
