@@ -179,9 +179,9 @@ at::Tensor LtxVideo::compute(const at::Tensor& x_t, const at::Tensor& t,
                              const diffusion::Conditions& conditions, const diffusion::Pass& pass) {
   check_inputs(x_t, t, conditions);
   const Grid grid = grid_of(config(), x_t);
-  const ClipTokens places =
-      clip_tokens(grid, angles(grid, required(conditions.fps, "fps", t).to(at::kFloat),
-                               conditions.shown_places));
+  const ClipTokens places = clip_tokens(
+      grid,
+      angles(grid, required(conditions.fps, "fps", t).to(at::kFloat), conditions.shown_places));
   const at::Tensor x =  // [B, T, S', C]
       x_embedder.forward(own_tokens(to_patches(config(), x_t), grid));
   if (is_fast()) {
