@@ -118,6 +118,8 @@ int run(const EncodeTextsArguments& arguments) {
                                .eight_bits = eight_bits_of(arguments.eight_bits),
                                .streamed = arguments.streamed});
   check_width(*encoder, arguments.text_encoder, wanted);
+  KINORA_CHECK(encoder->picture_side() == 0, kConfig, "[text] ", arguments.text_encoder,
+               " reads a picture with each caption, and captions alone are encoded here");
 
   const StopSignal stop;
   const bool is_of_data = arguments.captions_file.empty();

@@ -40,6 +40,7 @@
 #include "kinora/inference/drawing_group.h"
 #include "kinora/inference/drawing_key.h"
 #include "kinora/inference/drawing_memory.h"
+#include "kinora/inference/given_frames.h"
 #include "kinora/inference/pipeline_prompts.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/sample_files.h"
@@ -47,6 +48,7 @@
 #include "kinora/inference/setup.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/io/file.h"
+#include "kinora/io/image.h"
 #include "kinora/models/autoencoders/autoencoder.h"
 #include "kinora/models/families.h"
 #include "kinora/models/unconditional.h"
@@ -300,6 +302,12 @@ void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipelin
   KINORA_CHECK(
       !request.captions.empty(), kConfig,
       "[sample] a pipeline draws what words say, got none. Hint: --prompt \"a red circle\"");
+  std::vector<io::Image> pictures;
+  if (models::shape_of(recipe.model).reads_frame_in_text) {
+    for (const std::string& path : arguments.options.given) {
+      pictures.push_back(inference::read_picture(path));
+    }
+  }
   request.encoded = std::make_shared<inference::Prompts>(
       inference::prompts_of_pipeline(pipeline, inference::captions_of(request), recipe,
                                      {.negative = arguments.negative,
@@ -311,7 +319,8 @@ void encode(const SampleArguments& arguments, const pipelines::Pipeline& pipelin
                                       .weights = arguments.prompt_weights,
                                       .embeddings = arguments.embeddings,
                                       .adapters = arguments.adapters,
-                                      .verbose = arguments.verbose}));
+                                      .verbose = arguments.verbose,
+                                      .pictures = std::move(pictures)}));
   request.captions.clear();
   request.wildcards.clear();
 }

@@ -5,6 +5,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/text.h"
 #include "kinora/inference/setup.h"
+#include "kinora/models/families.h"
 #include "kinora/pipelines/autoencoder_file.h"
 
 namespace kinora::inference {
@@ -39,6 +40,7 @@ std::unique_ptr<models::Autoencoder> open_decoder(const ModelRecipe& recipe,
       pipelines::open_autoencoder(path, device, compute_type(recipe.precision));
   decoder->set_memory_budget(
       static_cast<int64_t>(choice.memory_gib.value_or(recipe.autoencoder.memory_gib) * kGiB));
+  decoder->set_decoded_before(models::shape_of(recipe.model).decoded_before);
   const AutoencoderOptions& options = recipe.autoencoder;
   decoder->set_decode_noise(
       {.level = options.decode_level,

@@ -99,6 +99,15 @@ Prompts prompts_for(const ModelRecipe& recipe, const Request& request, at::Devic
   return prompts;
 }
 
+/// kConfig where other frames than the first are given to a model that takes it alone.
+void check_given(const pipelines::ClipOptions& clips, const models::ModelConfig& model) {
+  const bool is_first = clips.given.places.empty() || clips.given.places == std::vector<int64_t>{0};
+  KINORA_CHECK(!models::shape_of(model).takes_first_frame || (is_first && clips.pieces == 1),
+               kConfig, "[sample] ", models::name_of(model),
+               " goes on from one frame, the first. Hint: --image FILE, no --video, --last, "
+               "--given-frames and --loop");
+}
+
 pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions& options,
                                     at::Device device) {
   if (options.pieces > 1) {
@@ -136,6 +145,7 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
   how.places = "tail";
   how.takes_last = true;
   add_one(options.last);
+  check_given(clips, recipe.model);
   return clips;
 }
 
@@ -248,6 +258,7 @@ void DrawingGroup::set_start(const DrawStart& start) {
                  kShape, "[sample] given frames must have shape [N, C, K, H, W], of clips ", sample,
                  " and ", start.given.places.size(), " places, got ", frames.sizes());
     clips_.given = start.given;
+    check_given(clips_, recipe_.model);
   }
   start_ = {.noise = start.noise, .data = data, .mask = start.mask};
   beside_ = start.beside;
@@ -262,6 +273,20 @@ void DrawingGroup::set_start(const DrawStart& start) {
     start_.alpha = from_noise ? 0.0 : partial.alpha;
     start_.sigma = from_noise ? pipelines::initial_scale(partial.sampler) : partial.sigma;
   }
+}
+
+diffusion::SampleStart DrawingGroup::with_first_frame() const {
+  const double share = models::shape_of(recipe_.model).first_frame_share;
+  const at::Tensor& shown = beside_.defined() ? beside_ : clips_.given.frames;
+  diffusion::SampleStart start = start_;
+  if (share == 0.0 || !shown.defined() || start.data.defined()) {
+    return start;
+  }
+  const std::vector<int64_t> shape = drawn_shape();
+  start.data = shown.narrow(1, 0, shape[0]).narrow(2, 0, 1).expand({-1, -1, shape[1], -1, -1});
+  start.alpha = share;
+  start.sigma = 1.0 - share;
+  return start;
 }
 
 std::vector<int64_t> DrawingGroup::drawn_shape() const {
@@ -442,7 +467,7 @@ bool DrawingGroup::draw_batches(const parallel::Mesh& mesh, const pipelines::Dra
                                        .batch = options_.batch,
                                        .graphs = trained_.graphs && !events.preview,
                                        .wants = wants,
-                                       .start = start_};
+                                       .start = with_first_frame()};
   const auto conditions = [&](int64_t first, int64_t size) {
     return conditions_of(own.first + first, size);
   };

@@ -67,6 +67,9 @@ class DrawingGroup {
                                                  pipelines::ConditionsOf& conditions);
   /// That the model is shown, of what lies beside samples.
   [[nodiscard]] int64_t channels_beside() const;
+  /// What samples begin with: that of set_start(), or where nobody says data, noise with
+  /// ModelShape::first_frame_share.
+  [[nodiscard]] diffusion::SampleStart with_first_frame() const;
   /// Of a sample as it is drawn, with frames_before().
   [[nodiscard]] std::vector<int64_t> drawn_shape() const;
   /// Frames of clips that are drawn, or given, before the first and then left out:

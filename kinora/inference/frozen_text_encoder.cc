@@ -37,6 +37,9 @@ void check_text_encoder(const ModelRecipe& recipe, const data::CaptionTokens& to
   const auto outlined = pipelines::outlined_text_encoder(path);
   const models::TextEncoder& encoder = *outlined;
   const models::ModelConfig& model = recipe.model;
+  KINORA_CHECK(encoder.picture_side() == 0, kConfig, "[text] text.encoder, ", path,
+               ", reads a picture with each caption, which only kinora sample shows it, with a "
+               "folder of a pipeline. Hint: data.text=file with states that were made before");
   const bool pooled = models::family_of(model).conditions.pooled;
   const int64_t width = pooled ? encoder.pooled_width() : encoder.width();
   KINORA_CHECK(width > 0, kConfig, "[text] ", models::name_of(model),

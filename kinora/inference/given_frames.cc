@@ -262,8 +262,11 @@ void check_takes_given(const models::ModelConfig& model) {
   KINORA_CHECK(
       models::shape_of(model).given_way != diffusion::GivenWay::kNone, kConfig,
       "[sample] frames can be given to ", models::family_of(model).name,
-      " where it embeds them beside the input. Hint: model.given_embedders=true, and train "
-      "it with frame_masks");
+      models::family_of(model).conditions.given_is_marked
+          ? " where it goes on from a picture. Hint: a folder of image to video, or "
+            "model.clean_first_frame=true, and train it with frame_masks.image_head"
+          : " where it embeds them beside the input. Hint: model.given_embedders=true, and train "
+            "it with frame_masks");
 }
 
 }  // namespace kinora::inference

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -29,6 +30,7 @@
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/models/transformers/transformer_family.h"
+#include "kinora/pipelines/image_encoder_file.h"
 #include "kinora/pipelines/text_encoder_file.h"
 #include "kinora/pipelines/tokenizer_folder.h"
 #include "kinora/prompts/caption_cleaning.h"
@@ -60,8 +62,9 @@ int64_t check_fit(const tokenizers::Tokenizer& tokenizer, const fs::path& path,
                             : is_unet  ? "CLIP"
                             : models::pads_captions(model) && model.pooled_channels > 0
                                 ? "T5 and CLIP"
-                            : models::family_of(model).keeps_captions ? "Llama and CLIP"
-                                                                      : "T5";
+                            : models::shape_of(model).reads_frame_in_text ? "Llava and CLIP"
+                            : models::family_of(model).keeps_captions     ? "Llama and CLIP"
+                                                                          : "T5";
   KINORA_CHECK(encoder->kind() == reads, kConfig, "[sample] the text encoder of ", path, " is a ",
                encoder->kind(), ", but ", models::name_of(model), " reads ", reads,
                "'s states. Hint: take both from one pipeline");
@@ -282,6 +285,37 @@ std::vector<data::Text> encoded(models::TextEncoder& encoder,
   return all;
 }
 
+/// encoded() with each of options.pictures, or once where the encoder reads none; the first text,
+/// the negative one, with a black picture. folder: where the encoder lies.
+std::vector<std::vector<data::Text>> encoded_with_pictures(models::TextEncoder& encoder,
+                                                           const fs::path& folder,
+                                                           const std::vector<WeightedTokens>& texts,
+                                                           const data::TextShape& shape,
+                                                           const WeightedStatesOptions& weights,
+                                                           const CaptionOptions& options) {
+  const int64_t side = encoder.picture_side();
+  if (side == 0) {
+    return {encoded(encoder, texts, shape, weights)};
+  }
+  const at::NoGradGuard no_grad;
+  const pipelines::ImagePreprocessing how = pipelines::image_preprocessing_of(folder, side);
+  const auto show = [&](const io::Image& picture) {
+    encoder.show(pipelines::preprocessed(picture, how).to(options.device));
+  };
+  io::Image black;
+  io::set_size(black, side, side);
+  std::ranges::fill(black.pixels, uint8_t{0});
+  show(black);
+  const data::Text negative = encoded(encoder, {texts.front()}, shape, weights).front();
+  std::vector<std::vector<data::Text>> all;
+  for (const io::Image& picture : options.pictures) {
+    show(picture);
+    all.push_back(encoded(encoder, texts, shape, weights));
+    all.back().front() = negative;
+  }
+  return all;
+}
+
 std::vector<LearnedEmbedding> learned_of(const std::vector<std::string>& paths,
                                          const models::ModelConfig& model) {
   KINORA_CHECK(paths.empty() || models::pads_captions(model), kConfig,
@@ -410,6 +444,11 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   const data::TextShape shape{.length = recipe.model.text_tokens,
                               .channels = recipe.model.text_channels,
                               .pooled_channels = recipe.model.pooled_channels};
+  const bool has_pictures = !options.pictures.empty();
+  KINORA_CHECK(has_pictures == models::shape_of(recipe.model).reads_frame_in_text, kConfig,
+               "[sample] captions of ", models::name_of(recipe.model),
+               has_pictures ? " are read without pictures"
+                            : " are read with the first frame. Hint: --image FILE");
   const std::vector<LearnedEmbedding> learned = learned_of(options.embeddings, recipe.model);
   const std::vector<checkpoint::WeightedAdapter> adapters =
       pipelines::read_text_adapters(options.adapters, encoder_folder);
@@ -420,7 +459,7 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   }
   std::vector<std::string> texts = {options.negative};  // each once
   std::unordered_map<std::string, size_t> number;
-  if (!its.cuts_negative && !its.scores) {
+  if (!its.cuts_negative && !its.scores && !has_pictures) {
     number.emplace(options.negative, 0);
   }
   for (const std::string& caption : captions) {
@@ -462,19 +501,23 @@ Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
   if (models::fills_captions(recipe.model)) {
     encoder->set_fill({.length = shape.length, .id = pad_id(tokenizer)});
   }
-  std::vector<data::Text> states = encoded(*encoder, numbers, shape,
-                                           {.weights = options.weights,
-                                            .empty = tokenizer.encode("").ids,
-                                            .pad_id = tokenizer.pad_id().value_or(0),
-                                            .max_length = shape.length});
+  const std::vector<std::vector<data::Text>> states =
+      encoded_with_pictures(*encoder, encoder_folder / "text_encoder", numbers, shape,
+                            {.weights = options.weights,
+                             .empty = tokenizer.encode("").ids,
+                             .pad_id = tokenizer.pad_id().value_or(0),
+                             .max_length = shape.length},
+                            options);
   // Without a negative caption the model's own null embedding, where it learned one.
   const bool takes_null = its.has_own_null && options.negative.empty();
   Prompts prompts{.shape = shape,
                   .all = {},
-                  .negative = takes_null ? std::nullopt : std::optional(states.front()),
+                  .negative = takes_null ? std::nullopt : std::optional(states.front().front()),
                   .cuts_negative = its.cuts_negative};
-  for (const std::string& caption : captions) {
-    prompts.all.push_back({.caption = caption, .text = states[number.at(caption)], .label = {}});
+  for (size_t i = 0; i < std::lcm(captions.size(), states.size()); ++i) {
+    const std::string& caption = captions[i % captions.size()];
+    prompts.all.push_back(
+        {.caption = caption, .text = states[i % states.size()][number.at(caption)], .label = {}});
   }
   prompts.origin = encoder_folder.string() + ", " + cleaning_of(recipe.model, options) +
                    ", negative " + quote(options.negative) +

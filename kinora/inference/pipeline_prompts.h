@@ -8,6 +8,7 @@
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/recipe.h"
 #include "kinora/inference/weighted_texts.h"
+#include "kinora/io/image.h"
 #include "kinora/pipelines/pipeline.h"
 
 namespace kinora::inference {
@@ -27,14 +28,17 @@ struct CaptionOptions {
   /// Whose updates of text encoders are merged (pipelines::read_text_adapters).
   std::vector<std::string> adapters = {};
   bool verbose = false;  ///< logs the tokens of each text and their weights as well
+  /// Of models whose captions are read with the first frame (models::ModelShape): caption i with
+  /// picture i, both in turn, and the negative one with a black picture.
+  std::vector<io::Image> pictures = {};
 };
 
 /// The captions as the pipeline's tokenizer and text encoder embed them, each with room for
 /// model.text_tokens of `recipe` (load_trained's or read_recipe's), and the negative one. The
 /// encoder computes in recipe.precision and is released before this returns. Tokens of
 /// options.embeddings are read in all texts. Of a pipeline that reads boxes captions are layouts
-/// (data::parse_layout). kIo for parts that are missing; kConfig, before
-/// weights are read, where its states or the tokenizer's vocabulary do not fit.
+/// (data::parse_layout). kIo for parts that are missing; kConfig, before weights are read, where
+/// its states or the tokenizer's vocabulary do not fit, or a picture is missing.
 [[nodiscard]] Prompts prompts_of_pipeline(const pipelines::Pipeline& pipeline,
                                           const std::vector<std::string>& captions,
                                           const ModelRecipe& recipe, const CaptionOptions& options);

@@ -58,8 +58,9 @@ std::shared_ptr<ops::BlockKernels> fast_path(const ModelRecipe& recipe, const mo
 }
 
 void divide_weights(models::Model& model, const comm::Group& group) {
+  const models::ModelShape shape = models::shape_of(model.config());
   const bool is_compressed =
-      models::shape_of(model.config()).is_undivided && parallel::divisible(model).units > 0;
+      shape.is_undivided && !shape.takes_first_frame && parallel::divisible(model).units > 0;
   KINORA_CHECK(group.size() == 1 || !is_compressed, kConfig,
                "[tensor] ranks cannot divide the heads of an image whose keys and values are "
                "compressed (model.kv_compress). Hint: parallel.tensor=1");
@@ -99,7 +100,8 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
                " cannot divide the tokens of a sample among ranks. Hint: parallel.sequence=1");
   KINORA_CHECK(!shape.is_undivided, kConfig,
                "[sequence] ranks cannot divide the tokens of an image whose keys and values are "
-               "compressed (model.kv_compress). Hint: parallel.sequence=1");
+               "compressed (model.kv_compress), nor of a clip whose first frame is modulated by "
+               "itself (model.clean_first_frame). Hint: parallel.sequence=1");
   if (shape.has_windows) {
     facts.spans.pop_back();
     facts.windows = 1;

@@ -66,6 +66,7 @@ at::Tensor shown_beside(const at::Tensor& pixels, const at::Tensor& masks, model
     case models::ShownInput::kSubjects:  // shown_references()
     case models::ShownInput::kFrames:    // shown_frames.h
     case models::ShownInput::kFirstFrame:
+    case models::ShownInput::kMarkedFirstFrame:
       break;
   }
   KINORA_UNREACHABLE("[sample] unknown input");
@@ -104,6 +105,7 @@ at::Tensor shown_beside(const data::Batch& batch, models::ShownInput input,
                               is_latent(batch.references) ? nullptr : encoder);
     case models::ShownInput::kFrames:
     case models::ShownInput::kFirstFrame:
+    case models::ShownInput::kMarkedFirstFrame:
       break;  // shown_frames.h
   }
   KINORA_UNREACHABLE("[train] unknown input");

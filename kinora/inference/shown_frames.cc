@@ -29,6 +29,10 @@ struct EndsOfClip {
   at::Tensor given;  // bool [1, F]
 };
 
+bool is_marked(models::ShownInput input) {
+  return input == models::ShownInput::kMarkedFirstFrame;
+}
+
 /// Of uint8 [3, H, W].
 io::Image image_of(const at::Tensor& pixels) {
   const at::Tensor rows = pixels.permute({1, 2, 0}).contiguous();
@@ -63,7 +67,7 @@ std::vector<EndFrames> read_end_frames(const std::vector<std::string>& firsts,
   KINORA_CHECK(shape.image_states == 0 || shape.reads_both_ends || last.empty(), kConfig,
                "[sample] this model reads what an image encoder says of one frame, the first. "
                "Hint: no --last; Wan2.1-FLF2V and Wan2.2-I2V take one");
-  KINORA_CHECK(shape.input != models::ShownInput::kFirstFrame || last.empty(), kConfig,
+  KINORA_CHECK(!models::shows_first_frame(shape.input) || last.empty(), kConfig,
                "[sample] this model goes on from one frame, the first. Hint: no --last");
   KINORA_CHECK(last.empty() || model.frames > 1, kConfig,
                "[sample] a clip of one frame has no last one. Hint: --frames");
@@ -97,11 +101,14 @@ at::Tensor shown_frames(const at::Tensor& frames, const at::Tensor& given,
 }
 
 at::Tensor shown_first_frame(const at::Tensor& first, const at::Tensor& given, int64_t latents,
-                             const pipelines::LatentEncoder& encoder) {
+                             bool marked, const pipelines::LatentEncoder& encoder) {
   const at::Tensor mean = encoder.encode(first.unsqueeze(kFrameDim)).mean;  // [B, C, 1, h, w]
-  const at::Tensor shown =
-      models::as_shown(encoder.space(), mean) *
+  const at::Tensor marks =
       given.view({given.size(0), 1, 1, 1, 1}).to(mean.device(), mean.scalar_type());
+  at::Tensor shown = models::as_shown(encoder.space(), mean) * marks;
+  if (marked) {
+    shown = at::cat({shown, marks.expand({-1, 1, 1, mean.size(3), mean.size(4)})}, 1);
+  }
   return at::constant_pad_nd(shown, {0, 0, 0, 0, 0, latents - 1});
 }
 
@@ -113,16 +120,17 @@ at::Tensor shown_frames(const std::vector<EndFrames>& clips, const models::Model
   const models::LatentSpace& space = encoder->space();
   const models::ModelShape shape = models::shape_of(model);
   const pipelines::LatentEncoder latents(*encoder, device, /*micro_batch=*/1);
-  const bool is_first_alone = shape.input == models::ShownInput::kFirstFrame;
+  const bool is_first_alone = models::shows_first_frame(shape.input);
   const int64_t count = is_first_alone ? 1 : models::pixel_frames(space, model.frames);
   std::vector<at::Tensor> shown;
   for (const EndFrames& ends : clips) {
     const EndsOfClip clip =
         clip_of(ends, count, model.height * space.compression, model.width * space.compression);
-    shown.push_back((is_first_alone ? shown_first_frame(clip.frames.select(kFrameDim, 0),
-                                                        clip.given.select(1, 0),
-                                                        model.frames + shape.frames_before, latents)
-                                    : shown_frames(clip.frames, clip.given, latents))
+    shown.push_back((is_first_alone
+                         ? shown_first_frame(
+                               clip.frames.select(kFrameDim, 0), clip.given.select(1, 0),
+                               model.frames + shape.frames_before, is_marked(shape.input), latents)
+                         : shown_frames(clip.frames, clip.given, latents))
                         .cpu());
   }
   return at::cat(shown);
@@ -166,10 +174,10 @@ void FrameShowing::add_to(data::Batch& batch, const pipelines::LatentEncoder& en
   given.select(1, 0).copy_(noised.select(1, 0).logical_not());
   given.select(1, last).copy_(noised.select(1, latents - 1).logical_not());
   const at::Tensor frames = data::to_float(pixels, encoder.device());
-  batch.beside =
-      input == models::ShownInput::kFirstFrame
-          ? shown_first_frame(frames.select(kFrameDim, 0), given.select(1, 0), latents, encoder)
-          : shown_frames(frames, given, encoder);
+  batch.beside = models::shows_first_frame(input)
+                     ? shown_first_frame(frames.select(kFrameDim, 0), given.select(1, 0), latents,
+                                         is_marked(input), encoder)
+                     : shown_frames(frames, given, encoder);
   if (states == nullptr) {
     return;
   }

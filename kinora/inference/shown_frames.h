@@ -36,11 +36,12 @@ using EndFrames = std::vector<io::Image>;
 [[nodiscard]] at::Tensor shown_frames(const at::Tensor& frames, const at::Tensor& given,
                                       const pipelines::LatentEncoder& encoder);
 
-/// Of models that are shown the first frame alone: its latents, and zeros behind them and where no
-/// frame is given: float32 [B, C, T, h, w] on the encoder's device. first: float32 [B, 3, H, W] in
+/// Of models that are shown the first frame alone (models::shows_first_frame): its latents, and
+/// zeros behind them and where no frame is given; marked, and a channel that is 1 where they are:
+/// float32 [B, C or C + 1, T, h, w] on the encoder's device. first: float32 [B, 3, H, W] in
 /// [-1, 1]; given: bool [B] on the CPU.
 [[nodiscard]] at::Tensor shown_first_frame(const at::Tensor& first, const at::Tensor& given,
-                                           int64_t latents,
+                                           int64_t latents, bool marked,
                                            const pipelines::LatentEncoder& encoder);
 
 /// What `model` is shown of read_end_frames() in clips of its size, to which they are cropped: [N,

@@ -180,6 +180,17 @@ PublishedSize hunyuan_size(std::string name) {
   return made;
 }
 
+/// Of those that go on from a picture: shown clean in the clip, or beside it.
+PublishedSize hunyuan_shown(std::string name, bool is_clean) {
+  PublishedSize made = hunyuan_size(std::move(name));
+  made.values.text_tokens = text_tokens_with_picture(is_clean);
+  TransformerConfig& its = made.values.transformer;
+  its.clean_first_frame = is_clean;
+  its.given_embedders = !is_clean;
+  its.guidance = is_clean ? its.guidance : 0.0;
+  return made;
+}
+
 constexpr int64_t kCogTokens = 226;
 
 /// Of CogVideoX.
@@ -377,12 +388,19 @@ std::deque<Family> make_families() {
       of_mmdits({.key = "hunyuan_video",
                  .name = "HunyuanVideo",
                  .is_video = true,
-                 .conditions = {.text = true, .tokens = true, .pooled_beside = true},
+                 .conditions = {.text = true,
+                                .tokens = true,
+                                .pooled_beside = true,
+                                .frame_mask = true,
+                                .given_as_latents = true,
+                                .given_is_marked = true},
                  .keeps_captions = true,
                  .qk_norm = true,
-                 .own_keys = {"qk_norm", "references", "parallel_depth", "rotary_axes",
-                              "rotary_base", "refiner_depth", "guidance", "sliding_window"},
-                 .sizes = {hunyuan_size("13B")},
+                 .own_keys = {"qk_norm", "given_embedders", "clean_first_frame", "references",
+                              "parallel_depth", "rotary_axes", "rotary_base", "refiner_depth",
+                              "guidance", "sliding_window"},
+                 .sizes = {hunyuan_size("13B"), hunyuan_shown("I2V-13B", true),
+                           hunyuan_shown("I2V-33ch-13B", false)},
                  .diffusers = DiffusersFamily{.class_name = "HunyuanVideoTransformer3DModel",
                                               .pipeline = "",
                                               .is_flow = true,

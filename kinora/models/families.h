@@ -37,7 +37,8 @@ struct FamilyConditions {
   /// SDXL's, with that vector: how large pictures were and where they were cut
   /// (micro-conditioning).
   bool micro = false;
-  bool frame_mask = false;    ///< frames can be given: they have a time of their own
+  bool frame_mask = false;    ///< frames can be given: they have a time of their own; of
+                              ///< HunyuanVideo the first, with model.clean_first_frame
   bool given_beside = false;  ///< with frame_mask: they have none, and can be given where the model
                               ///< embeds them beside x_t (Open-Sora 2)
   /// With frame_mask: where the model embeds them beside x_t it is shown them in a clip that is
@@ -46,6 +47,9 @@ struct FamilyConditions {
   /// Where the model embeds them beside x_t it is shown the latents of the first frame, and zeros
   /// behind it (ShownInput::kFirstFrame) (CogVideoX).
   bool given_as_latents = false;
+  /// With given_as_latents: and which of them that is (ShownInput::kMarkedFirstFrame)
+  /// (HunyuanVideo).
+  bool given_is_marked = false;
 };
 
 /// A size that was published.
@@ -99,6 +103,12 @@ struct ModelShape {
   /// Frames of the input that are drawn before the first and then left out, so that frames are
   /// whole patches (Family::fills_patches).
   int64_t frames_before = 0;
+  bool takes_first_frame = false;  ///< frames that are given can be the first alone
+  /// Its captions are read by a language model that sees the first frame, too.
+  bool reads_frame_in_text = false;
+  /// Of the first frame's latents, in the place of noise, in all frames that clips are drawn from.
+  double first_frame_share = 0.0;
+  int64_t decoded_before = 0;  ///< decoded frames, the first ones, that are left out
 
   [[nodiscard]] int64_t tokens_a_frame() const { return rows * columns; }
 };
@@ -106,6 +116,16 @@ struct ModelShape {
 /// Frames of a clip that make one of its latents, each with a channel of its own in what
 /// ShownInput::kFrames says of which are given.
 inline constexpr int64_t kFrameMaskChannels = 4;
+
+/// Of the states that HunyuanVideo's language model makes of a picture every so manieth is read,
+/// those of a first frame that is given clean (model.clean_first_frame) or beside the clip.
+[[nodiscard]] constexpr int64_t picture_stride(bool is_clean) {
+  return is_clean ? 4 : 2;
+}
+/// And so many states of picture and caption together, as published.
+[[nodiscard]] constexpr int64_t text_tokens_with_picture(bool is_clean) {
+  return 24 * 24 / picture_stride(is_clean) + 252;
+}
 
 /// How many channels transformers are shown behind those of x_t. The configuration may be
 /// unresolved.

@@ -16,6 +16,8 @@ const char* to_string(ShownInput input) {
       return "frames";
     case ShownInput::kFirstFrame:
       return "first_frame";
+    case ShownInput::kMarkedFirstFrame:
+      return "marked_first_frame";
     case ShownInput::kFill:
       return "fill";
     case ShownInput::kReference:

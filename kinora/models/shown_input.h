@@ -12,14 +12,20 @@ enum class ShownInput : uint8_t {
   kEdit,        ///< a picture to be changed (Brooks et al. 2023, "InstructPix2Pix")
   kFrames,      ///< which frames of a clip are given, and the clip of these, grey elsewhere (Wan)
   kFirstFrame,  ///< the latents of a clip's first frame alone, and zeros behind (CogVideoX)
+  kMarkedFirstFrame,  ///< these, and a channel that is 1 where they are (HunyuanVideo)
   kFill,  ///< the picture without a part, and a mask of pixels, 1 where it is drawn (Flux Fill)
   kReference,  ///< a picture to be changed, as tokens behind those of x_t (Flux Kontext)
   kSubjects,   ///< pictures of what is to be seen, likewise, several of them
 };
 
+/// Whether it is made of the first frame of a clip alone.
+[[nodiscard]] inline bool shows_first_frame(ShownInput input) {
+  return input == ShownInput::kFirstFrame || input == ShownInput::kMarkedFirstFrame;
+}
+
 /// Whether it is made of given frames of a clip.
 [[nodiscard]] inline bool shows_frames(ShownInput input) {
-  return input == ShownInput::kFrames || input == ShownInput::kFirstFrame;
+  return input == ShownInput::kFrames || shows_first_frame(input);
 }
 
 /// Whether it is a picture of which a part is drawn, and a mask that says which.

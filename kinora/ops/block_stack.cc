@@ -312,9 +312,14 @@ struct Pass : torch::CustomClassHolder {
   [[nodiscard]] at::Tensor vector_at(const at::Tensor& all, int64_t column) const {
     return all.narrow(0, first_vector, num_vectors).narrow(1, column, width);
   }
+  /// Of two vectors a sample stream 1 has the second.
+  [[nodiscard]] at::Tensor of_stream(const at::Tensor& vectors, size_t stream) const {
+    return stream == 0 || first_rows == 0 ? vectors : vectors.slice(0, 1, std::nullopt, 2);
+  }
   /// Vector `which` of the block that `place` stands in; undefined where it is negative.
   [[nodiscard]] at::Tensor vector(const at::Tensor& all, const Place& place, int64_t which) const {
-    return which < 0 ? at::Tensor() : vector_at(all, place.column + which * width);
+    return which < 0 ? at::Tensor()
+                     : of_stream(vector_at(all, place.column + which * width), place.stream);
   }
   /// All rows of what a rank has its part of.
   [[nodiscard]] at::Tensor all_rows(const at::Tensor& part) const {
@@ -376,7 +381,7 @@ SeamVectors vectors_of(const Pass& pass, const at::Tensor& all, const Seam& here
     seam.scale = pass.vector_at(all, pass.final_column + pass.width);
   }
   seam.epsilon = pass.stack.norm_epsilon;
-  seam.first_rows = pass.first_rows;
+  seam.first_rows = here.stream == 0 ? pass.first_rows : 0;
   return seam;
 }
 
@@ -464,7 +469,7 @@ SeamForward pass_seam(Pass& pass, const Seam& here, Stream& stream) {
   const at::Tensor result = std::exchange(stream.result, at::Tensor());
   if (is_one_seam(pass, here)) {
     if (!vectors.gate.defined()) {
-      vectors.gate = pass.ones;
+      vectors.gate = pass.of_stream(pass.ones, here.stream);
     }
     SeamForward seam = pass.kernels.seam(x, result, vectors, h_type, pass.keeps(), consumer);
     stream.x = seam.x;
@@ -870,8 +875,9 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
                                   const std::array<at::Tensor, kStreams>& incoming) {
   const bool wants_vectors = pass.wants_vectors;
   at::Tensor grads;
-  if (wants_vectors) {  // those of vectors of other ranks' rows stay zero
-    grads = pass.divides_rows() ? at::zeros_like(pass.vectors) : at::empty_like(pass.vectors);
+  if (wants_vectors) {  // those of other ranks' rows, and that stream 1 does not have, stay zero
+    const bool are_all_read = !pass.divides_rows() && (pass.first_rows == 0 || !pass.has_stream(1));
+    grads = are_all_read ? at::empty_like(pass.vectors) : at::zeros_like(pass.vectors);
   }
   const at::Tensor dsilu =
       c.defined() && wants_vectors ? at::zeros(c.sizes(), c.options()) : at::Tensor();  // [V, C]
@@ -1050,10 +1056,9 @@ void start(Pass& pass, const StackInputs& inputs) {
                kShape, "[block_stack] x must be [.., ", width, "] and have vectors float32 [V, ",
                columns, "] with V a divisor of its rows, got ", inputs.x.sizes(), " and ",
                vectors.scalar_type(), " ", vectors.sizes());
-  KINORA_CHECK(!has_parts || (vectors.size(0) % 2 == 0 && inputs.first_rows < rows / samples &&
-                              !inputs.second.defined()),
+  KINORA_CHECK(!has_parts || (vectors.size(0) % 2 == 0 && inputs.first_rows < rows / samples),
                kShape,
-               "[block_stack] the two parts of a sample of one stream have a vector each, "
+               "[block_stack] the two parts of a sample of stream 0 have a vector each, "
                "got vectors ",
                vectors.sizes(), " and ", inputs.first_rows, " rows of ", rows / samples);
   pass.first_rows = inputs.first_rows;
@@ -1072,7 +1077,7 @@ void start(Pass& pass, const StackInputs& inputs) {
   KINORA_CHECK(
       pass.has_stream(1) == inputs.second.defined() &&
           (!pass.has_stream(1) || (inputs.second.size(-1) == width && inputs.second.numel() > 0 &&
-                                   inputs.second.numel() / width % vectors.size(0) == 0)),
+                                   inputs.second.numel() / width % samples == 0)),
       kShape, "[block_stack] the second stream must be [.., ", width,
       "] where branches are off it, got ",
       inputs.second.defined() ? inputs.second.sizes() : at::IntArrayRef());

@@ -252,8 +252,8 @@ struct StackInputs {
   at::Tensor text{};
   /// int32 [B]: as CrossAttention's. Undefined: all tokens are read, and x is [B, .., C].
   at::Tensor text_lengths{};
-  /// Of each sample's rows of the one stream so many have the first of two vectors, and the rest
-  /// the second: V = 2 B. 0: all vectors have as many rows.
+  /// Of each sample's rows of stream 0 so many have the first of two vectors, and the rest, and
+  /// those of stream 1, the second: V = 2 B. 0: all vectors have as many rows.
   int64_t first_rows = 0;
 };
 

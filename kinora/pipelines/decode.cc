@@ -58,7 +58,10 @@ at::Tensor decode_latents(models::Autoencoder& autoencoder, const at::Tensor& la
                          .to(at::kCPU, at::kFloat)
                          .contiguous());
   }
-  return at::cat(pixels, 0);
+  const at::Tensor all = at::cat(pixels, 0);
+  const int64_t before = autoencoder.decoded_before();
+  const bool leaves_out = all.dim() == 5 && before > 0 && all.size(2) > before;
+  return leaves_out ? all.narrow(2, before, all.size(2) - before) : all;
 }
 
 }  // namespace kinora::pipelines

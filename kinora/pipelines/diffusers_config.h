@@ -14,6 +14,9 @@ namespace kinora::pipelines {
 /// A larger configuration file is none.
 inline constexpr int64_t kMaxConfigBytes = 1 << 20;
 
+/// Of HunyuanVideo's image_condition_type: the first frame stands in the clip without noise.
+inline constexpr const char* kTokenReplace = "token_replace";
+
 /// A configuration of diffusers or transformers, a JSON object. What lies deeper in it than any has
 /// is left out. Errors kIo for what is no object and for values of another kind. T: bool, int64_t,
 /// double, std::string; of get() also lists of the last three and of lists of int64_t, and a map of

@@ -10,6 +10,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/io/file.h"
+#include "kinora/models/families.h"
 #include "kinora/models/shown_input.h"
 #include "kinora/pipelines/autoencoder_file.h"
 #include "kinora/pipelines/diffusers_config.h"
@@ -48,7 +49,7 @@ struct PipelineClass {
 // Of Flux without guidance (schnell), which was distilled to so many steps and shorter texts.
 constexpr int64_t kFewSteps = 4;
 constexpr int64_t kFewTokens = 256;
-constexpr std::array<PipelineClass, 29> kPipelines = {{
+constexpr std::array<PipelineClass, 30> kPipelines = {{
     {"DiTPipeline", "transformer", "dit", 0, 50, 4.0},
     {"LDMPipeline", "unet", "class_unet", 0, 50, 1.0},
     {"LatentDiffusionUncondPipeline", "unet", "class_unet", 0, 50, 1.0},  // LDMPipeline before
@@ -90,6 +91,17 @@ constexpr std::array<PipelineClass, 29> kPipelines = {{
      16.0, true},
     {"HunyuanVideoPipeline", "transformer", "hunyuan_video", 256, 50, 1.0, false, false, 1.0, false,
      1, 24.0, false, true, true},
+    {.name = "HunyuanVideoImageToVideoPipeline",
+     .denoiser = "transformer",
+     .architecture = "hunyuan_video",
+     .text_tokens = 256,  // and those of a picture: find_diffusers_pipeline()
+     .steps = 50,
+     .guidance = 1.0,
+     .clips = 1,
+     .fps = 24.0,
+     .shows_frames = true,
+     .clips_are_last = true,
+     .even_levels = true},
     {"CogVideoXPipeline", "transformer", "cogvideox", 226, 50, 6.0, false, false, 1.0, false, 0,
      8.0},
     {"CogVideoXImageToVideoPipeline", "transformer", "cogvideox", 226, 50, 6.0, false, false, 1.0,
@@ -110,6 +122,10 @@ bool is_latent_diffusion(const PipelineClass& its) {
 
 bool is_flux(const PipelineClass& its) {
   return its.name == "FluxPipeline";
+}
+
+bool is_hunyuan_pipeline(const PipelineClass& its) {
+  return its.name.starts_with("HunyuanVideo");
 }
 
 /// Lets the recipe's model of Flux be shown what the pipeline shows.
@@ -207,6 +223,10 @@ std::optional<Pipeline> find_diffusers_pipeline(const fs::path& path) {
           !DiffusersConfig(denoiser).get<bool>("guidance_embeds", false)) {
         pipeline.text->max_tokens = kFewTokens;
       }
+      if (is_hunyuan_pipeline(*its) && its->shows_frames && fs::is_regular_file(denoiser)) {
+        pipeline.text->max_tokens = models::text_tokens_with_picture(
+            DiffusersConfig(denoiser).is("image_condition_type", kTokenReplace));
+      }
     }
     if (its->of_sdxl) {
       pipeline.text->tokenizer = has_tokenizer(path / "tokenizer") ? "tokenizer" : "tokenizer_2";
@@ -278,7 +298,11 @@ std::string diffusers_pipeline_recipe(const Pipeline& pipeline) {
     model["class_names"] = class_names(DiffusersConfig(pipeline.folder / kPipelineFile),
                                        model["num_classes"].get<int64_t>());
   }
-  const bool is_shown = model.value("given_embedders", false);
+  const bool is_clean = model.value("clean_first_frame", false);
+  const bool is_shown = model.value("given_embedders", false) || is_clean;
+  if (is_clean) {
+    recipe["frame_masks"]["image_head"] = 1.0;  // as it was trained
+  }
   KINORA_CHECK(is_shown == (its.shows_frames && !takes_given_frames(pipeline)), kConfig,
                "[pipeline] ", denoiser, " is a model that ", is_shown ? "is" : "is not",
                " shown given frames, but a ", pipeline.class_name,

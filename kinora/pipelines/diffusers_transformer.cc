@@ -296,6 +296,7 @@ constexpr int64_t kHunyuanHeight = 90;
 constexpr int64_t kHunyuanWidth = 160;
 constexpr int64_t kHunyuanTokens = 256;
 constexpr double kHunyuanGuidance = 6.0;
+constexpr const char* kLatentConcat = "latent_concat";
 
 bool is_hunyuan(const models::Family& family) {
   return family.diffusers->class_name == kHunyuanClass;
@@ -304,10 +305,17 @@ bool is_hunyuan(const models::Family& family) {
 json hunyuan_recipe(const DiffusersConfig& config) {
   config.require<std::string>("qk_norm", "rms_norm", "rms_norm");
   config.require<int64_t>("patch_size_t", 1, 1);
-  KINORA_CHECK(!config.has("image_condition_type"), kConfig, config.message(),
-               "image_condition_type must be null, of text to video, got ",
+  const bool is_clean = config.is("image_condition_type", kTokenReplace);
+  const bool is_shown = config.is("image_condition_type", kLatentConcat);
+  KINORA_CHECK(is_clean || is_shown || !config.has("image_condition_type"), kConfig,
+               config.message(), "image_condition_type must be ", kTokenReplace, ", ",
+               kLatentConcat, " or null, of text to video, got ",
                config.written("image_condition_type"));
-  const auto channels = config.get<int64_t>("in_channels", 16);
+  const auto in_channels = config.get<int64_t>("in_channels", 16);
+  KINORA_CHECK(!is_shown || in_channels % 2 == 1, kConfig, config.message(),
+               "in_channels must be odd with image_condition_type ", kLatentConcat,
+               ", latents twice and which ones are given, got ", in_channels);
+  const int64_t channels = is_shown ? in_channels / 2 : in_channels;
   if (config.has("out_channels")) {
     config.require<int64_t>("out_channels", channels, channels);
   }
@@ -320,11 +328,14 @@ json hunyuan_recipe(const DiffusersConfig& config) {
           {"patch", config.get<int64_t>("patch_size", 2)},
           {"mlp_ratio", config.get<double>("mlp_ratio", kMlpRatio)},
           {"in_channels", channels},
+          {"clean_first_frame", is_clean},
+          {"given_embedders", is_shown},
           {"frames", kHunyuanFrames},
           {"height", kHunyuanHeight},
           {"width", kHunyuanWidth},
           {"text_channels", config.get<int64_t>("text_embed_dim", 4096)},
-          {"text_tokens", kHunyuanTokens},
+          {"text_tokens",
+           is_clean || is_shown ? models::text_tokens_with_picture(is_clean) : kHunyuanTokens},
           {"pooled_channels", config.get<int64_t>("pooled_projection_dim", 768)},
           {"rotary_axes", config.get<std::vector<int64_t>>("rope_axes_dim", {16, 56, 56})},
           {"rotary_base", config.get<double>("rope_theta", 256.0)},
@@ -348,8 +359,10 @@ json describe_hunyuan(const ModelConfig& model) {
   const models::TransformerConfig& own = model.transformer;
   return {{"attention_head_dim", own.hidden / own.heads},
           {"guidance_embeds", own.guidance > 0},
-          {"image_condition_type", json()},
-          {"in_channels", model.in_channels},
+          {"image_condition_type", own.clean_first_frame ? json(kTokenReplace)
+                                   : own.given_embedders ? json(kLatentConcat)
+                                                         : json()},
+          {"in_channels", model.in_channels + models::channels_beside(model)},
           {"mlp_ratio", own.mlp_ratio},
           {"num_attention_heads", own.heads},
           {"num_layers", own.depth},

@@ -85,16 +85,6 @@ checkpoint::LateTensors image_tensors(const checkpoint::WeightsFile& file) {
   return tensors;
 }
 
-ImagePreprocessing preprocessing_of(const fs::path& folder, int64_t image_size) {
-  const fs::path beside = fs::absolute(folder).lexically_normal().parent_path() / "image_processor";
-  for (const fs::path& place : {folder, beside}) {
-    if (fs::exists(place / kPreprocessor)) {
-      return read_image_preprocessing(place);
-    }
-  }
-  return {.shortest_edge = image_size, .crop = image_size};
-}
-
 }  // namespace
 
 ImagePreprocessing read_image_preprocessing(const fs::path& folder) {
@@ -121,6 +111,19 @@ ImagePreprocessing read_image_preprocessing(const fs::path& folder) {
                "crop_size must be at most the shortest edge, ", how.shortest_edge, ", got ",
                how.crop);
   return how;
+}
+
+ImagePreprocessing image_preprocessing_of(const fs::path& folder, int64_t image_size) {
+  const fs::path beside = fs::absolute(folder).lexically_normal().parent_path() / "image_processor";
+  for (const fs::path& place : {folder, beside}) {
+    if (fs::exists(place / kPreprocessor)) {
+      const ImagePreprocessing how = read_image_preprocessing(place);
+      KINORA_CHECK(how.crop == image_size, kConfig, "[clip] ", folder, " takes pictures of ",
+                   image_size, " pixels a side, but its ", kPreprocessor, " crops ", how.crop);
+      return how;
+    }
+  }
+  return {.shortest_edge = image_size, .crop = image_size};
 }
 
 at::Tensor preprocessed(const io::Image& image, const ImagePreprocessing& how) {
@@ -175,12 +178,8 @@ int64_t image_encoder_bytes(const fs::path& folder) {
 
 PictureEncoder::PictureEncoder(const fs::path& folder, at::Device device)
     : encoder_(open_image_encoder(folder, device)),
-      how_(preprocessing_of(folder, encoder_->config().image_size)),
-      device_(device) {
-  KINORA_CHECK(how_.crop == encoder_->config().image_size, kConfig, "[clip] ", folder,
-               " takes pictures of ", encoder_->config().image_size, " pixels a side, but its ",
-               kPreprocessor, " crops ", how_.crop);
-}
+      how_(image_preprocessing_of(folder, encoder_->config().image_size)),
+      device_(device) {}
 
 at::Tensor PictureEncoder::pixels_of(const io::Image& picture) const {
   return preprocessed(picture, how_).unsqueeze(0).to(device_);

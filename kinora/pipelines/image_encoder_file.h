@@ -28,6 +28,12 @@ struct ImagePreprocessing {
 /// within it, no normalising.
 [[nodiscard]] ImagePreprocessing read_image_preprocessing(const std::filesystem::path& folder);
 
+/// That of an encoder in `folder` that takes pictures of image_size pixels a side: from there or,
+/// of a pipeline of diffusers, image_processor/ beside it; without such a file CLIP's for its size.
+/// Errors likewise, and kConfig for another crop.
+[[nodiscard]] ImagePreprocessing image_preprocessing_of(const std::filesystem::path& folder,
+                                                        int64_t image_size);
+
 /// Of one picture: fp32 [3, crop, crop]. Resized as Pillow does it, to the last bit, and so equal
 /// to CLIPImageProcessor's on Pillow but for the rounding of the normalised float.
 [[nodiscard]] at::Tensor preprocessed(const io::Image& image, const ImagePreprocessing& how);
@@ -42,12 +48,10 @@ struct ImagePreprocessing {
 /// Bytes of its weights there, without reading them. Errors as open_image_encoder().
 [[nodiscard]] int64_t image_encoder_bytes(const std::filesystem::path& folder);
 
-/// Such a tower, and how pictures become what it takes: as preprocessor_config.json says, in its
-/// folder or, of a pipeline of diffusers, in image_processor/ beside it; without one as CLIP's for
-/// its size.
+/// Such a tower, and how pictures become what it takes (image_preprocessing_of).
 class PictureEncoder {
  public:
-  /// Errors of open_image_encoder() and read_image_preprocessing().
+  /// Errors of open_image_encoder() and image_preprocessing_of().
   PictureEncoder(const std::filesystem::path& folder, at::Device device);
 
   /// What it says of each picture: fp32 [N, projection_dim], or the states of all places behind the

@@ -34,8 +34,8 @@ constexpr std::pair<std::string_view, Activation> kActivations[] = {
     {"quick_gelu", Activation::kQuickGelu},
     {"silu", Activation::kSilu},
 };
-constexpr const char* kModelTypes[] = {"t5",  "mt5", "umt5", "llama", "ldmbert", "clip_text_model",
-                                       "clip"};
+constexpr const char* kModelTypes[] = {
+    "t5", "mt5", "umt5", "llama", "llava", "ldmbert", "clip_text_model", "clip"};
 constexpr std::string_view kGated = "gated-";
 
 double epsilon(const DiffusersConfig& config, const char* key, double otherwise) {
@@ -153,6 +153,33 @@ LlamaConfig llama_config(const DiffusersConfig& values) {
   return config;
 }
 
+/// Of CLIP's image tower, but for its projection.
+models::ClipImageConfig image_config(const DiffusersConfig& values) {
+  values.require<int64_t>("num_channels", 3, 3);
+  auto config = clip_tower<models::ClipImageConfig>(values);
+  config.image_size = values.size("image_size", config.image_size, kMostPixels);
+  config.patch_size = values.size("patch_size", config.patch_size, kMostPixels);
+  return config;
+}
+
+models::LlavaConfig llava_config(const DiffusersConfig& values) {
+  const DiffusersConfig text = values.within("text_config");
+  const DiffusersConfig image = values.within("vision_config");
+  text.require<std::string>("model_type", "llama", "llama");
+  image.require<std::string>("model_type", "clip_vision_model", "clip_vision_model");
+  values.require<int64_t>("vision_feature_layer", -2, -2);
+  values.require<std::string>("vision_feature_select_strategy", "default", "default");
+  models::LlavaConfig config{.text = llama_config(text), .image = image_config(image)};
+  config.image.projection_dim = 0;
+  // transformers 5 may write the newer name.
+  const char* const id = values.has("image_token_id") ? "image_token_id" : "image_token_index";
+  config.image_token_id = values.get<int64_t>(id, config.image_token_id);
+  config.projector_activation = activation_named(
+      values, "projector_hidden_act", values.get<std::string>("projector_hidden_act", "gelu"));
+  config.projector_bias = values.get<bool>("multimodal_projector_bias", true);
+  return config;
+}
+
 LdmBertConfig bert_config(const DiffusersConfig& values) {
   LdmBertConfig config;
   const auto read = [&values](const char* key, int64_t& size, int64_t most) {
@@ -189,6 +216,9 @@ TextEncoderConfig parse(const DiffusersConfig& values) {
   if (type == "llama") {
     return llama_config(values);
   }
+  if (type == "llava") {
+    return llava_config(values);
+  }
   if (type == "ldmbert") {
     return bert_config(values);
   }
@@ -204,7 +234,8 @@ TextEncoderConfig parse(const DiffusersConfig& values) {
     return config;
   }
   throw_error(ErrorKind::kConfig, values.message(),
-              "model_type must be t5, mt5, umt5, llama, ldmbert, clip_text_model or clip, got ",
+              "model_type must be t5, mt5, umt5, llama, llava, ldmbert, clip_text_model or clip, "
+              "got ",
               io::in_quotes(type));
 }
 
@@ -244,11 +275,7 @@ models::ClipImageConfig parse_image_encoder_config(const std::string& text,
                "model_type must be clip, which has a text and an image tower, or "
                "clip_vision_model, which is the latter, got ",
                io::in_quotes(type));
-  const DiffusersConfig values = is_alone ? outer : outer.within("vision_config");
-  values.require<int64_t>("num_channels", 3, 3);
-  auto config = clip_tower<models::ClipImageConfig>(values);
-  config.image_size = values.size("image_size", config.image_size, kMostPixels);
-  config.patch_size = values.size("patch_size", config.patch_size, kMostPixels);
+  models::ClipImageConfig config = image_config(is_alone ? outer : outer.within("vision_config"));
   config.projection_dim = outer.size("projection_dim", kProjectionDim, kMostChannels);
   return config;
 }
@@ -348,6 +375,9 @@ std::unique_ptr<models::TextEncoder> make_text_encoder(const TextEncoderConfig& 
   }
   if (const auto* llama = std::get_if<LlamaConfig>(&config)) {
     return std::make_unique<models::LlamaEncoder>(*llama);
+  }
+  if (const auto* llava = std::get_if<models::LlavaConfig>(&config)) {
+    return std::make_unique<models::LlavaEncoder>(*llava);
   }
   if (const auto* bert = std::get_if<LdmBertConfig>(&config)) {
     return std::make_unique<models::LdmBertEncoder>(*bert);

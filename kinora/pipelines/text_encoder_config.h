@@ -9,18 +9,20 @@
 #include "kinora/models/text_encoders/clip_text_encoder.h"
 #include "kinora/models/text_encoders/ldm_bert_encoder.h"
 #include "kinora/models/text_encoders/llama_encoder.h"
+#include "kinora/models/text_encoders/llava_encoder.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
 
 namespace kinora::pipelines {
 
 /// How a text encoder is built.
-using TextEncoderConfig = std::variant<models::T5Config, models::ClipTextConfig,
-                                       models::LlamaConfig, models::LdmBertConfig>;
+using TextEncoderConfig =
+    std::variant<models::T5Config, models::ClipTextConfig, models::LlamaConfig, models::LlavaConfig,
+                 models::LdmBertConfig>;
 
-/// From config.json of transformers: model_type t5, mt5, umt5, llama, ldmbert, clip_text_model, or
-/// clip, of which the text tower is taken. `where` names it in errors: kIo for what is no such
-/// file, kConfig for what is not known and for sizes out of range. CLIP has a projection only where
-/// the architecture has one.
+/// From config.json of transformers: model_type t5, mt5, umt5, llama, llava, ldmbert,
+/// clip_text_model, or clip, of which the text tower is taken. `where` names it in errors: kIo for
+/// what is no such file, kConfig for what is not known and for sizes out of range. CLIP has a
+/// projection only where the architecture has one.
 [[nodiscard]] TextEncoderConfig parse_text_encoder_config(const std::string& json,
                                                           const std::string& where);
 

@@ -17,6 +17,7 @@
 #include "kinora/core/text.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
+#include "kinora/models/families.h"
 #include "kinora/models/text_encoders/encoder_with_clips.h"
 #include "kinora/models/text_encoders/joint_text_encoder.h"
 #include "kinora/models/text_encoders/open_clip_names.h"
@@ -295,8 +296,51 @@ struct Part {
   TextEncoderConfig config;
 };
 
+TextEncoderConfig config_in(const fs::path& folder) {
+  const fs::path config = folder / "config.json";
+  return parse_text_encoder_config(io::read_text(config, kMaxConfigBytes), config.string());
+}
+
+/// Whether config.json there is of a Llama that reads a picture with its texts.
+bool has_llava(const fs::path& folder) {
+  const fs::path config = folder / "config.json";
+  if (folder.empty() || !fs::is_regular_file(config)) {
+    return false;
+  }
+  const auto values =
+      DiffusersConfig::find(io::read_text(config, kMaxConfigBytes), "text", config.string());
+  return values && values->is("model_type", "llava");
+}
+
+/// Its tensors under our paths, without what predicts tokens. transformers 5 writes CLIP's tower
+/// without its own name.
+LateTensors llava_tensors(const WeightsFile& file) {
+  const std::string tower = "vision_tower.";
+  const std::string inner = "language_model.model.";
+  LateTensors tensors;
+  for (auto& [own, tensor] : file.tensors()) {
+    std::string name =
+        own.starts_with("model.") ? own.substr(std::string_view("model.").size()) : own;
+    if (name.starts_with(inner)) {
+      name = "language_model." + name.substr(inner.size());
+    } else if (name.starts_with(tower) && !name.starts_with(tower + "vision_model.")) {
+      name.insert(tower.size(), "vision_model.");
+    }
+    if (!name.ends_with("lm_head.weight") && !name.ends_with("embeddings.position_ids") &&
+        !name.ends_with("rotary_emb.inv_freq")) {
+      tensors.emplace(std::move(name), tensor);
+    }
+  }
+  return tensors;
+}
+
 Part part_at(const fs::path& path, const std::string& prefix) {
   const fs::path folder = folder_of(path);
+  if (prefix.empty() && has_llava(folder)) {
+    WeightsFile file = WeightsFile::open(folder, /*averaged=*/false);
+    LateTensors tensors = llava_tensors(file);
+    return {std::move(file), std::move(tensors), config_in(folder)};
+  }
   WeightsFile file = WeightsFile::open(folder.empty() ? path : folder, /*averaged=*/false);
   const Place place = only_place(file, prefix);
   LateTensors tensors = tensors_at(file, place);
@@ -328,6 +372,39 @@ const models::CaptionFrame& frame_of_hunyuan() {
       .behind = "<|eot_id|>",
       .tokens = 95};
   return frame;
+}
+
+/// The same of those that go on from a picture, whose states stand before the caption's: which ones
+/// are left out is the encoder's business.
+const models::CaptionFrame& frame_with_picture() {
+  static const models::CaptionFrame frame = {
+      .before =
+          "<|start_header_id|>system<|end_header_id|>\n\n<image>\nDescribe the video by detailing "
+          "the following aspects according to the reference image: 1. The main content and theme "
+          "of the video.2. The color, shape, size, texture, quantity, text, and spatial "
+          "relationships of the objects.3. Actions, events, behaviors temporal relationships, "
+          "physical movement changes of the objects.4. background environment, light, style and "
+          "atmosphere.5. camera angles, movements, and transitions used in the "
+          "video:<|eot_id|>\n\n<|start_header_id|>user<|end_header_id|>\n\n",
+      .behind = "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"};
+  return frame;
+}
+/// Tokens of what stands before a caption there, the picture's one among them, and of what stands
+/// behind it but for the last.
+constexpr int64_t kTokensBefore = 103;
+constexpr int64_t kTokensBehind = 4;
+
+/// The language model of HunyuanVideo in `pipeline`, whose transformer says how much of a picture
+/// it reads.
+TextEncoderConfig language_model(TextEncoderConfig config, const fs::path& pipeline) {
+  if (auto* const llava = std::get_if<models::LlavaConfig>(&config)) {
+    const fs::path path = pipeline / "transformer/config.json";
+    const DiffusersConfig transformer(io::read_text(path, kMaxConfigBytes), "text", path.string());
+    llava->stride = models::picture_stride(transformer.is("image_condition_type", kTokenReplace));
+    llava->tokens_before = kTokensBefore;
+    llava->tokens_behind = kTokensBehind;
+  }
+  return config;
 }
 
 /// One of several encoders that are read as one: a folder of its own, or in a file the keys that
@@ -369,11 +446,6 @@ std::vector<JointPart> joint_parts(const fs::path& path) {
   return parts;
 }
 
-TextEncoderConfig config_in(const fs::path& folder) {
-  const fs::path config = folder / "config.json";
-  return parse_text_encoder_config(io::read_text(config, kMaxConfigBytes), config.string());
-}
-
 TextEncoderConfig config_of(const JointPart& part) {
   TextEncoderConfig config =
       part.prefix.empty() ? config_in(part.path) : part_at(part.path, part.prefix).config;
@@ -384,7 +456,7 @@ TextEncoderConfig config_of(const JointPart& part) {
   return config;
 }
 
-/// Which one has CLIPs beside it: a T5 behind them, or a Llama before one. Nothing: none.
+/// Which one has CLIPs beside it: a T5 behind them, or a Llama or Llava before one. Nothing: none.
 std::optional<size_t> main_part(const std::vector<JointPart>& parts) {
   if (parts.size() < 2) {
     return std::nullopt;
@@ -392,9 +464,10 @@ std::optional<size_t> main_part(const std::vector<JointPart>& parts) {
   if (std::holds_alternative<models::T5Config>(config_of(parts.back()))) {
     return parts.size() - 1;
   }
-  return std::holds_alternative<models::LlamaConfig>(config_of(parts.front()))
-             ? std::optional<size_t>(0)
-             : std::nullopt;
+  const TextEncoderConfig first = config_of(parts.front());
+  const bool is_language_model = std::holds_alternative<models::LlamaConfig>(first) ||
+                                 std::holds_alternative<models::LlavaConfig>(first);
+  return is_language_model ? std::optional<size_t>(0) : std::nullopt;
 }
 
 models::ClipTextConfig clip_of(const JointPart& part) {
@@ -436,9 +509,13 @@ std::unique_ptr<models::TextEncoder> encoder_of(const fs::path& path,
       }
     }
     const bool is_language_model = *main == 0;
-    auto joint = std::make_unique<models::EncoderWithClips>(
-        clips, make_text_encoder(config_of(parts[*main])), *main,
-        is_language_model ? std::optional(frame_of_hunyuan()) : std::nullopt);
+    std::optional<models::CaptionFrame> frame;
+    auto encoder = make_text_encoder(language_model(config_of(parts[*main]), path));
+    if (is_language_model) {
+      frame = encoder->picture_side() > 0 ? frame_with_picture() : frame_of_hunyuan();
+    }
+    auto joint = std::make_unique<models::EncoderWithClips>(clips, std::move(encoder), *main,
+                                                            std::move(frame));
     if (is_language_model) {
       joint->set_default_layer(kLayerOfHunyuan);
     }
@@ -500,13 +577,14 @@ std::string fingerprint_of(const fs::path& path, const std::string& prefix) {
   constexpr size_t kFirstBytes = 4096;
   const fs::path folder = folder_of(path);
   const WeightsFile file = WeightsFile::open(folder.empty() ? path : folder, /*averaged=*/false);
-  const Place place = only_place(file, prefix);
+  const bool is_llava = prefix.empty() && has_llava(folder);
   io::Checksum checksum;
   const fs::path config = (folder.empty() ? path.parent_path() : folder) / "config.json";
   if (fs::is_regular_file(config)) {
     checksum.update(io::read_file(config, kMaxConfigBytes));
   }
-  for (const auto& [name, tensor] : tensors_at(file, place)) {
+  for (const auto& [name, tensor] :
+       is_llava ? llava_tensors(file) : tensors_at(file, only_place(file, prefix))) {
     std::ostringstream line;
     line << name << ' ' << at::IntArrayRef(tensor.shape) << ' ' << tensor.type << '\n';
     const std::string text = line.str();

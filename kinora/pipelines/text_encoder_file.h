@@ -53,7 +53,8 @@ struct TextEncoderOptions {
 ///     tokenizer_2/: both are one encoder (JointTextEncoder), or of the refiner that one alone, of
 ///     whose states those behind the block before the last are read, without the last norm;
 ///   - a folder of Flux or Stable Diffusion 3, with a T5 behind one CLIP or two, of HunyuanVideo,
-///     with a Llama before a CLIP, or of Open-Sora 2, with kOpenSora2Encoders (EncoderWithClips);
+///     with a Llama, or where it goes on from a picture a Llava, before a CLIP, or of Open-Sora 2,
+///     with kOpenSora2Encoders (EncoderWithClips);
 ///   - a file of weights, or an index. The encoder's keys may have anything before them
 ///     ("text_encoder.", "cond_stage_model.transformer."), and other parts may lie beside it: T5's
 ///     decoder, CLIP's vision tower, a whole pipeline. A config.json beside it is followed if it is
@@ -67,8 +68,8 @@ struct TextEncoderOptions {
     const std::filesystem::path& path, const TextEncoderOptions& options);
 
 /// The tokenizers of the CLIPs beside the T5 of Flux, Stable Diffusion 3 and Open-Sora 2 and the
-/// Llama of HunyuanVideo, in the folder of the pipeline `path`; [] for other encoders. Errors of
-/// Tokenizer::load(); kConfig where one has tokens that its encoder lacks.
+/// Llama or Llava of HunyuanVideo, in the folder of the pipeline `path`; [] for other encoders.
+/// Errors of Tokenizer::load(); kConfig where one has tokens that its encoder lacks.
 [[nodiscard]] std::vector<data::TokenizerBeside> tokenizers_beside(
     const std::filesystem::path& path);
 

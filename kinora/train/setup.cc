@@ -169,7 +169,17 @@ void check_data(const RunConfig& config, const data::Source& source, StepKind ki
                    models::shows_frames(models::shape_of(model).input) ||
                    models::shape_of(model).given_way != diffusion::GivenWay::kNone,
                kConfig, "[train] frame_masks give frames, which ", models::name_of(model),
-               " takes where it embeds them beside the input. Hint: model.given_embedders=true");
+               " takes where it embeds them beside the input. Hint: model.given_embedders=true",
+               models::family_of(model).conditions.given_is_marked
+                   ? ", or model.clean_first_frame=true"
+                   : "");
+  diffusion::FrameMaskRatios of_others = config.frame_masks;
+  of_others.image_head = 0.0;
+  of_others.weights.i2v_head = 0.0;
+  KINORA_CHECK(!models::shape_of(model).takes_first_frame || !of_others.any(), kConfig, "[train] ",
+               models::name_of(model),
+               " with model.clean_first_frame goes on from first frames alone, and of frame_masks "
+               "takes these alone. Hint: frame_masks.image_head");
   KINORA_CHECK(config.train.pooled_dropout == 0.0 ||
                    (models::family_of(model).conditions.pooled_beside && model.pooled_channels > 0),
                kConfig,

@@ -124,5 +124,67 @@ TEST_F(HunyuanVideoTest, TheGuidanceScaleIsToldToTheModel) {
   EXPECT_THAT(said({"--guidance", "2"}, "two"), HasSubstr("guidance 2"));
 }
 
+// Given the first frame in half of the samples, from weights that were never given any.
+TEST_F(HunyuanVideoTest, LearnsToGoOnFromFirstFrames) {
+  const Arguments first = {"model.clean_first_frame=true", "train.steps=2"};
+  train_well(run_dir("first"), joined(online({"frame_masks.image_head=0.5"}), first));
+  const auto refused = [&](const Arguments& more) {
+    const Outcome outcome = train(run_dir("refused"), online(more));
+    EXPECT_NE(outcome.exit_code, 0);
+    return outcome.err;
+  };
+  EXPECT_THAT(refused(joined({"frame_masks.image_tail=0.5"}, first)),
+              HasSubstr("goes on from first frames alone"));
+  EXPECT_THAT(refused({"frame_masks.image_head=0.5"}),
+              HasSubstr("or model.clean_first_frame=true"));
+  EXPECT_THAT(refused(joined({"model.sliding_window=[0,3,3]"}, first)),
+              HasSubstr("is without model.given_embedders, model.references and "
+                        "model.sliding_window, got sliding_window"));
+}
+
+// From a picture, as diffusers draws (tests/inference/hunyuan_video_i2v_test.cc).
+TEST_F(HunyuanVideoTest, GoesOnFromAPicture) {
+  const fs::path data = source_path("tests/inference/data");
+  const fs::path pipeline = path("pipeline");
+  fs::copy(kPipeline, pipeline, fs::copy_options::recursive);
+  for (const char* part : {"transformer", "text_encoder"}) {
+    fs::remove_all(pipeline / part);
+  }
+  fs::copy(data / "hunyuan_video_i2v", pipeline,
+           fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  const Arguments sample = {"sample",
+                            "--model",
+                            pipeline.string(),
+                            "--prompt",
+                            "a red circle (moving), in 3 steps",
+                            "--seed",
+                            "5",
+                            "--device",
+                            "cpu",
+                            "--threads",
+                            "1",
+                            "--steps",
+                            "4",
+                            "--frames",
+                            "3",
+                            "--height",
+                            "32",
+                            "--width",
+                            "48",
+                            "--out",
+                            path("drawn"),
+                            "--save-latents"};
+  const std::string first = (pipeline / "first.png").string();
+  (void)run_well(joined(sample, {"--image", first}));
+  const at::Tensor ours =
+      checkpoint::WeightsFile::open(folder() / "drawn/latents.safetensors").read("latents");
+  const at::Tensor theirs =
+      checkpoint::WeightsFile::open(pipeline / "drawn.safetensors").read("latents");
+  EXPECT_LT(ops::relative_error(ours, theirs.narrow(0, 0, 1)), 1e-4);
+  const Outcome blind = run_kinora(joined(sample, {"--overwrite"}), folder());
+  EXPECT_NE(blind.exit_code, 0);
+  EXPECT_THAT(blind.err, HasSubstr("are read with the first frame. Hint: --image FILE"));
+}
+
 }  // namespace hunyuan_video_test
 }  // namespace kinora::apps

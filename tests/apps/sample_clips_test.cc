@@ -558,7 +558,8 @@ TEST_F(SampleClipsTest, ModelsOfImagesAndOfOneTimeTakeNoClips) {
   const Outcome looped =
       sample("bad", {"--captions", "a red circle moving up", "--loop", "2", "--overlap", "1"});
   EXPECT_EQ(looped.exit_code, kUsage);
-  EXPECT_THAT(looped.err, HasSubstr("STDiT2, STDiT3, LatteT2V, OpenSora2, Wan and LTXVideo only"));
+  EXPECT_THAT(looped.err, HasSubstr("STDiT2, STDiT3, LatteT2V, OpenSora2, HunyuanVideo, "
+                                    "Wan and LTXVideo only"));
 }
 
 }  // namespace sample_clips_test

@@ -205,9 +205,9 @@ TEST_F(HunyuanVideoPipelineTest, WhatDoesNotFitIsRefused) {
               HasSubstr("rope_type must be"));
   EXPECT_THAT(refusal("text_encoder_2/config.json", {{"model_type", "t5"}}),
               HasSubstr("must be a CLIP, as SDXL's and those beside the T5"));
-  EXPECT_THAT(refusal("transformer/config.json", {{"image_condition_type", "latent_concat"}}),
-              HasSubstr("image_condition_type must be null, of text to video, got "
-                        "\"latent_concat\""));
+  EXPECT_THAT(refusal("transformer/config.json", {{"image_condition_type", "token_replace"}}),
+              HasSubstr("is a model that is shown given frames, but a HunyuanVideoPipeline shows "
+                        "none"));
   EXPECT_THAT(refusal("transformer/config.json", {{"pooled_projection_dim", 9}}),
               HasSubstr("pooled vectors of 16 numbers, but HunyuanVideo takes 9"));
   EXPECT_THAT(refusal("transformer/config.json", {{"patch_size_t", 2}}),

@@ -153,7 +153,8 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "A published size: DiT-{S,B,L,XL}/{2,4,8}, VDiT-XL/{1x2x2,2x2x2}, "
             "Latte-XL/{1x2x2,2x2x2}, STDiT-XL/2, STDiT2-XL/2, STDiT3-{XL,3B}/2, "
             "PixArt-{XL,1B,MS-XL,Sigma-XL}/2, LatteT2V-XL/2, SD3-{Medium,3.5-Medium,3.5-Large}, "
-            "Flux-{Dev,Schnell,Fill-Dev,Kontext-Dev}, OpenSora2-11B, HunyuanVideo-13B, "
+            "Flux-{Dev,Schnell,Fill-Dev,Kontext-Dev}, OpenSora2-11B, "
+            "HunyuanVideo-{13B,I2V-13B,I2V-33ch-13B}, "
             "CogVideoX-{2B,5B,5B-I2V,1.5-5B,1.5-5B-I2V}, "
             "Wan{2.1-T2V-1.3B,2.1-T2V-14B,2.1-I2V-14B,2.1-FLF2V-14B,2.2-T2V-A14B,2.2-I2V-A14B,"
             "2.2-TI2V-5B}, LTXVideo-{2B,13B}, "
@@ -168,7 +169,7 @@ TEST(FamiliesTest, HelpAndHintsNameThem) {
             "STDiT2, STDiT3, SD3, Flux, OpenSora2, HunyuanVideo, CogVideoX, Wan, LTXVideo, UNet "
             "and ClassUNet");
   EXPECT_EQ(families_that([](const Family& family) { return family.conditions.frame_mask; }),
-            "STDiT, STDiT2, STDiT3, LatteT2V, OpenSora2, Wan and LTXVideo");
+            "STDiT, STDiT2, STDiT3, LatteT2V, OpenSora2, HunyuanVideo, Wan and LTXVideo");
   EXPECT_EQ(families_that([](const Family& family) { return family.key == "dit"; }), "DiT");
 }
 
@@ -335,7 +336,7 @@ TEST(FamiliesTest, HelpSaysWhichFamiliesReadAKey) {
       readers[key] += (readers[key].empty() ? "" : ", ") + family.key;
     }
   }
-  EXPECT_EQ(readers.size(), 28U);
+  EXPECT_EQ(readers.size(), 29U);
   for (const auto& [key, names] : readers) {
     ASSERT_TRUE(help.contains("model." + key)) << key;
     EXPECT_THAT(help.at("model." + key), StartsWith(names + ": "));

@@ -61,7 +61,8 @@ TEST_P(StagesTest, EqualOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(All, StagesTest,
                          testing::Values("dit", "pixart", "stdit", "stdit2", "stdit3", "latte",
-                                         "vdit", "sd3", "flux", "hunyuan_video", "cogvideox", "wan",
+                                         "vdit", "sd3", "flux", "hunyuan_video",
+                                         "hunyuan_video_first_frame", "cogvideox", "wan",
                                          "ltx_video"),
                          [](const auto& info) { return std::string(info.param); });
 

@@ -235,6 +235,10 @@ TEST(SetupTest, ASequenceIsDividedAsTheModelAttends) {
     EXPECT_EQ(plan().ranks(), 2);
     config.model.transformer.kv_compress = models::KvSampling::kConv;
     EXPECT_THAT(refusal(plan), HasSubstr("keys and values are compressed (model.kv_compress)"));
+    config.model.architecture = "hunyuan_video";
+    config.model.transformer.kv_compress = models::KvSampling::kNone;
+    config.model.transformer.clean_first_frame = true;
+    EXPECT_THAT(refusal(plan), HasSubstr("modulated by itself (model.clean_first_frame)"));
   });
 }
 

@@ -40,12 +40,14 @@ inline RunConfig tiny_of(const std::string& architecture) {
   if (architecture == "pixart" || architecture == "sd3" || architecture == "flux") {
     return tiny_captions(architecture);
   }
-  RunConfig config = tiny_video(architecture);
+  const bool is_clean = architecture == "hunyuan_video_first_frame";
+  RunConfig config = tiny_video(is_clean ? "hunyuan_video" : architecture);
   if (architecture == "wan") {
     config.frame_masks = {};
   }
-  if (architecture == "hunyuan_video") {
-    config.frame_masks = {};
+  if (architecture == "hunyuan_video" || is_clean) {
+    config.frame_masks = {.image_head = is_clean ? 0.5 : 0.0};
+    config.model.transformer.clean_first_frame = is_clean;
     config.model.learn_sigma = false;
     config.model.pooled_channels = 6;
     config.model.transformer.parallel_depth = 2;

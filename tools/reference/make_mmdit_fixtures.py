@@ -7,10 +7,11 @@ writes only those.
   forward.x_t, forward.t              [B, C, H, W] (of clips [B, C, T, H, W]), [B] of [0, 1]
   forward.text, forward.pooled        [B, L, D], [B, P]
   forward.text_lengths                of mmdit_hunyuan*: I64 [B], how many of a caption's tokens are read
-  forward.beside                      of cogvideox_*i2v: latents beside x_t; of mmdit_flux_fill channels behind its
-                                      own, of mmdit_flux_kontext latents of another size as further tokens, and of
+  forward.beside                      of cogvideox_*i2v: latents beside x_t; of mmdit_flux_fill and
+                                      mmdit_hunyuan_shown channels behind its own, of mmdit_flux_kontext latents of another size as further tokens, and of
                                       mmdit_*_references two such, [B, C, 2, H, W]
-  forward.given, forward.frame_mask   of mmdit_given: [B, C, T, H, W], I64 [B, T], 1 where noised
+  forward.given, forward.frame_mask   of mmdit_given: [B, C, T, H, W], I64 [B, T], 1 where noised; of
+                                      mmdit_hunyuan_clean the mask alone
   forward.output                      as x_t
   grad.KEY                            [2]: norm, and product with values(KEY), of the gradient of
                                       sum(output * values("output")), KEY as diffusers has it
@@ -70,11 +71,15 @@ MODELS = {
     "mmdit_hunyuan_heads": (hunyuan(num_layers=1, num_single_layers=1, num_refiner_layers=1,
                                     attention_head_dim=128, num_attention_heads=1,
                                     rope_axes_dim=(16, 56, 56)), (6, 6)),
+    # Shown a first frame in the clip, or beside it.
+    "mmdit_hunyuan_clean": (hunyuan(num_layers=1, image_condition_type="token_replace"), (6, 8)),
+    "mmdit_hunyuan_shown": (hunyuan(num_layers=1, num_single_layers=1, in_channels=7, guidance_embeds=False,
+                                    image_condition_type="latent_concat"), (6, 4)),
 }
 
 
 BESIDE = {"mmdit_flux_fill": [7, 6, 8], "mmdit_flux_kontext": [3, 4, 10], "mmdit_flux_references": [3, 2, 4, 10],
-          "mmdit_clip_references": [3, 2, 4, 6]}
+          "mmdit_clip_references": [3, 2, 4, 6], "mmdit_hunyuan_shown": [4, 3, 6, 4]}
 
 
 def cogvideox(**changes):
@@ -171,6 +176,8 @@ def run(name, config, size):
         shape.insert(2, FRAMES)
         lengths = torch.tensor([3, 5])
         tensors["forward.text_lengths"] = lengths
+    if name == "mmdit_hunyuan_clean":
+        tensors["forward.frame_mask"] = torch.tensor([[0, 1, 1], [0, 1, 1]])
     formula.fill(model)
     x_t = (formula.values("x_t", shape) * 2).requires_grad_(True)
     text = (formula.values("text", [batch, length, width]) * 2).requires_grad_(True)
@@ -179,7 +186,8 @@ def run(name, config, size):
     if is_hunyuan:
         guidance = torch.full_like(t, 1000 * GUIDANCE) if config.get("guidance_embeds", True) else None
         mask = (torch.arange(length) < lengths[:, None]).long()
-        output = model(x_t, t * 1000, text, mask, pooled, guidance).sample  # its positions are fp32
+        clip = x_t if beside is None else torch.cat([x_t, beside], 1)
+        output = model(clip, t * 1000, text, mask, pooled, guidance).sample  # its positions are fp32
     elif is_flux:
         output = run_flux(model, x_t, t, text, pooled, given, beside)
     else:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*,hunyuan_video,cogvideox,cogvideox_*,ltx}/: tiny pipelines of random weights as
+"""Writes tests/inference/data/{pixart_alpha,pixart_sigma,latte,dit,sd1,sd2,sdxl,refiner,flux,sd3,wan,wan_*,hunyuan_video,hunyuan_video_*,cogvideox,cogvideox_*,ltx}/: tiny pipelines of random weights as
 diffusers saves them, and what diffusers draws with them. Wants torch, diffusers 0.42, transformers 5,
 beautifulsoup4, ftfy, scipy. With names as arguments it writes only those.
 
@@ -38,7 +38,10 @@ pictures are [B, 3, 9, 64, 96], and "latents.text" is what it draws without a pi
 
 Of hunyuan_video/ there are a Llama and a CLIP, "pooled" [B + 1, P] beside the states, two prompts, noise and latents
 [B, 4, 3, 4, 6] and pictures F16 [B, 3, 9, 32, 48]; "latents.guided" are those with true_cfg_scale 3. Its
-tokenizer, whose words are those of the prompt template and of the prompts, is made here.
+tokenizer, whose words are those of the prompt template and of the prompts, is made here. hunyuan_video_i2v/ holds what
+is different of it for HunyuanVideoImageToVideoPipeline with image_condition_type token_replace, three prompts and the
+first picture of these, and hunyuan_video_i2v_33ch/ what is different of that with latent_concat, and pictures
+[1, 3, 5, 32, 48].
 
 Of cogvideox/ there are a T5, whose states are 226 of each text, two prompts, noise and latents [B, 4, 3, 4, 6] and
 pictures F16 [B, 3, 9, 32, 48]; "latents.dpm" are those with CogVideoXDPMScheduler and dynamic guidance, whose
@@ -69,6 +72,7 @@ from unittest import mock
 import diffusers
 import diffusers.pipelines.cogvideo.pipeline_cogvideox_video2video as cogvideox_clips
 import diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video as hunyuan_pipeline
+import diffusers.pipelines.hunyuan_video.pipeline_hunyuan_video_image2video as hunyuan_images
 import diffusers.pipelines.ltx.pipeline_ltx_condition
 import diffusers.pipelines.wan.pipeline_wan_video2video as wan_clips
 import diffusers.schedulers.scheduling_dpm_cogvideox as cogvideox_dpm
@@ -525,15 +529,15 @@ def write_wan_beside(name, negative):
     report(name, folder, tensors)
 
 
-def llama_tokenizer(folder, texts):
-    """As LLaMA 3's, with a token for every word of `texts`."""
+def llama_tokenizer(folder, texts, more=()):
+    """As LLaMA 3's, with a token for every word of `texts` and for the special ones `more`."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=True))
     published = tokenizers.Tokenizer.from_file(str(TESTS / "tokenizers/data/llama3/tokenizer.json"))
     tokenizer.pre_tokenizer, tokenizer.decoder = published.pre_tokenizer, published.decoder
     tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
         vocab_size=4096, initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), show_progress=False))
     begin = "<|begin_of_text|>"
-    tokenizer.add_special_tokens([begin, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<pad>"])
+    tokenizer.add_special_tokens([begin, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<pad>", *more])
     tokenizer.post_processor = tokenizers.processors.Sequence([
         tokenizers.processors.ByteLevel(trim_offsets=False),
         tokenizers.processors.TemplateProcessing(single=begin + " $A", pair=begin + " $A $B",
@@ -588,6 +592,102 @@ def write_hunyuan_video(name, negative):
         tensors = {"noise": noise, "states": states[mask.bool()], "lengths": mask.sum(1), "pooled": pooled,
                    "latents": draw("latent"), "pictures": draw("pt").transpose(1, 2).half(),
                    "latents.guided": draw("latent", negative_prompt=[negative] * len(prompts), true_cfg_scale=3.0)}
+    tensor_file.save(folder / "drawn.safetensors", tensors,
+                     {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
+                      "prompts": json.dumps(prompts)})
+    print(tensors["lengths"])
+    report(name, folder, tensors)
+
+
+# From a first picture: the transformer's configuration, and the guidance scale that it is told.
+HUNYUANS = {
+    "hunyuan_video_i2v": ({"image_condition_type": "token_replace"}, 6.0),
+    "hunyuan_video_i2v_33ch": ({"image_condition_type": "latent_concat", "in_channels": 9, "guidance_embeds": False},
+                               1.0),
+}
+
+
+def llava(tokenizer):
+    vision = transformers.CLIPVisionConfig(hidden_size=8, intermediate_size=16, num_hidden_layers=2,
+                                           num_attention_heads=2, image_size=336, patch_size=14, projection_dim=8)
+    text = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, pad_token_id=tokenizer.pad_token_id,
+                                      image_token_index=tokenizer.convert_tokens_to_ids("<image>"))
+    return randomised(transformers.LlavaForConditionalGeneration(config), 4)
+
+
+def write_hunyuan_video_beside(name, negative):
+    changes, scale = HUNYUANS[name]
+    is_clean = changes["image_condition_type"] == "token_replace"
+    base = TESTS / "inference/data/hunyuan_video"
+    template = hunyuan_images.DEFAULT_PROMPT_TEMPLATE
+    # The second is cut off; of the third all is there but the template's last "\n\n".
+    prompts = ["a red circle (moving), in 3 steps", "two green stars " * 110, ("two green stars " * 84).strip()]
+    transformer = diffusers.HunyuanVideoTransformer3DModel(**({
+        "in_channels": 4, "out_channels": 4, "num_layers": 2, "num_single_layers": 2, "num_refiner_layers": 2,
+        "attention_head_dim": 16, "num_attention_heads": 2, "text_embed_dim": 16, "pooled_projection_dim": 16,
+        "rope_axes_dim": (4, 6, 6)} | changes))
+    parts = {"transformer": randomised(transformer, 5)}
+    folder = save_parts(name, parts)
+    if is_clean:
+        tokenizer = llama_tokenizer(folder / "tokenizer", [template["template"], *prompts, negative], ["<image>"])
+        before = tokenizer(template["template"].split("{}")[0])["input_ids"]
+        assert len(before) == template["crop_start"], len(before)
+        assert tokenizer.decode(before[template["image_emb_start"]]) == "<image>"
+        parts["text_encoder"] = llava(tokenizer)
+        parts["text_encoder"].save_pretrained(folder / "text_encoder")
+        parts["image_processor"] = transformers.CLIPImageProcessorPil(
+            size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
+        parts["image_processor"].save_pretrained(folder / "image_processor")
+        smooth_picture(1, 32, 48).save(folder / "first.png")
+    first = TESTS / "inference/data/hunyuan_video_i2v"
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(base, scratch, dirs_exist_ok=True)
+        for part in ["transformer", "text_encoder"]:
+            shutil.rmtree(pathlib.Path(scratch) / part)
+        for beside in [first, folder]:
+            shutil.copytree(beside, scratch, dirs_exist_ok=True)
+        index = json.loads((pathlib.Path(scratch) / "model_index.json").read_text())
+        index |= {"_class_name": "HunyuanVideoImageToVideoPipeline",
+                  "image_processor": ["transformers", "CLIPImageProcessorPil"],
+                  "text_encoder": ["transformers", "LlavaForConditionalGeneration"]}
+        (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+        shutil.copy(folder / "model_index.json", scratch)
+        pipeline = open_pipeline(diffusers.HunyuanVideoImageToVideoPipeline, scratch)
+    picture = PIL.Image.open(first / "first.png")
+    noise = initial_noise(len(prompts), 4, 3, 4, 6)
+    stride = 4 if is_clean else 2
+    whole = []
+
+    def keep(pipeline, step, time, values):
+        whole.append(values["latents"])
+        return values
+
+    def draw(output_type, **more):
+        """Prompt by prompt: the pipeline has one picture."""
+        drawn = []
+        for i, prompt in enumerate(prompts[:1] if output_type == "pt" else prompts):
+            frames = pipeline(picture, prompt, num_inference_steps=4, latents=noise[i:i + 1].clone(), num_frames=9,
+                              height=32, width=48, output_type=output_type, guidance_scale=scale,
+                              callback_on_step_end=keep, callback_on_step_end_tensor_inputs=["latents"], **more).frames
+            drawn.append(whole[-1] if output_type == "latent" else frames)
+        return torch.cat(drawn)
+
+    with torch.no_grad():
+        texts = [pipeline.encode_prompt(picture, prompt, image_embed_interleave=stride) for prompt in prompts]
+        # The pipeline itself takes every second state of the black picture, the authors as many as of the other.
+        black = PIL.Image.new("RGB", (48, 32), 0)
+        none = pipeline.encode_prompt(black, negative, image_embed_interleave=stride)
+        texts.append(none)
+        against = {"negative_prompt_embeds": none[0], "negative_pooled_prompt_embeds": none[1],
+                   "negative_prompt_attention_mask": none[2]} if is_clean else {"negative_prompt": negative}
+        tensors = {"noise": noise, "states": torch.cat([states[mask.bool()] for states, _, mask in texts]),
+                   "lengths": torch.stack([mask.sum().long() for _, _, mask in texts]),
+                   "pooled": torch.cat([pooled for _, pooled, _ in texts]),
+                   "latents": draw("latent"), "pictures": draw("pt").transpose(1, 2).half(),
+                   "latents.guided": draw("latent", true_cfg_scale=3.0, **against)}
     tensor_file.save(folder / "drawn.safetensors", tensors,
                      {"kinora_fixture": "pipeline", "version": "1", "seed": str(SEED), "negative": negative,
                       "prompts": json.dumps(prompts)})
@@ -1037,6 +1137,9 @@ if __name__ == "__main__":
     # As the published HunyuanVideo has it.
     if "hunyuan_video" in wanted:
         write_hunyuan_video("hunyuan_video", "blurry, of low quality")
+    for name in HUNYUANS:
+        if name in wanted:
+            write_hunyuan_video_beside(name, "blurry, of low quality")
     if "cogvideox" in wanted:
         write_cogvideox("cogvideox", "blurry, of low quality")
     for name in COGS:

@@ -100,10 +100,15 @@ class Autoencoder : public nn::Module {
   [[nodiscard]] const nn::BandLimits& limits() const { return limits_; }
   /// From now on. kConfig for more than nothing where the decoder is told none.
   virtual void set_decode_noise(const DecodeNoise& noise);
+  /// So many decoded frames of a clip, the first ones, are none of what was drawn
+  /// (ModelShape::decoded_before): pipelines::decode_latents() leaves them out.
+  void set_decoded_before(int64_t frames) { decoded_before_ = frames; }
+  [[nodiscard]] int64_t decoded_before() const { return decoded_before_; }
 
  private:
   LatentSpace space_;
   nn::BandLimits limits_;
+  int64_t decoded_before_ = 0;
 };
 
 }  // namespace kinora::models

@@ -55,7 +55,8 @@ std::string EncoderWithClips::child_name(size_t number) {
 
 TokensBeside EncoderWithClips::beside() const {
   const int64_t each = *clips_.front()->piece();
-  return {.tokens = each * std::ssize(clips_), .states = (give_states() ? each : 0) - left_out()};
+  return {.tokens = each * std::ssize(clips_),
+          .states = (give_states() ? each : 0) - left_out() + main_->beside().states};
 }
 
 void EncoderWithClips::leave_out(TextStates& states) const {

@@ -12,10 +12,11 @@ namespace kinora::models {
 
 /// An encoder with one CLIP or two beside it, as one: Flux (T5's states, CLIP's pooled vector),
 /// Stable Diffusion 3 (Esser et al. 2024, section 5.2.1) and HunyuanVideo (a language model's
-/// states, CLIP's pooled vector). Of two CLIPs, channels of the states before the last block lie
-/// one behind the other, filled up with zeros to the main encoder's width, and stand before its
-/// states; of one only the pooled vector is read. A text has the main encoder's tokens, and then as
-/// many as a CLIP takes for each of them, padded. Parameters lie below child_name().
+/// states, perhaps of a picture too, CLIP's pooled vector). Of two CLIPs, channels of the states
+/// before the last block lie one behind the other, filled up with zeros to the main encoder's
+/// width, and stand before its states; of one only the pooled vector is read. A text has the main
+/// encoder's tokens, and then as many as a CLIP takes for each of them, padded. Parameters lie
+/// below child_name().
 class EncoderWithClips : public TextEncoder {
  public:
   /// main_number: of the main encoder among all. frame: what its texts stand in. kConfig for no
@@ -31,6 +32,8 @@ class EncoderWithClips : public TextEncoder {
   /// the frame leaves out.
   [[nodiscard]] TextStates encode(const TextTokens& tokens, const TextLayer& layer) override;
   using TextEncoder::encode;
+  [[nodiscard]] int64_t picture_side() const override { return main_->picture_side(); }
+  void show(const at::Tensor& pixels) override { main_->show(pixels); }
 
   [[nodiscard]] std::string kind() const override { return main_->kind() + " and CLIP"; }
   [[nodiscard]] int64_t num_blocks() const override;

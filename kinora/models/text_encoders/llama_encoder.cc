@@ -132,14 +132,22 @@ LlamaTurns LlamaEncoder::turns_of(const std::vector<int64_t>& lengths, at::Devic
 }
 
 TextStates LlamaEncoder::encode(const TextTokens& tokens, const TextLayer& layer) {
+  return encode_with(tokens, {}, {}, layer);
+}
+
+TextStates LlamaEncoder::encode_with(const TextTokens& tokens, const at::Tensor& places,
+                                     const at::Tensor& rows, const TextLayer& layer) {
   check(tokens, layer);
   KINORA_CHECK(tokens.attended.empty(), kShape, "[llama] all of a text's tokens are attended to");
   const at::Device device = norm_.weight.value.device();
-  const RaggedRows rows(tokens.lengths, device, RaggedRows::unit_for(device));
+  const RaggedRows ragged(tokens.lengths, device, RaggedRows::unit_for(device));
   const LlamaTurns turns = turns_of(tokens.lengths, device);
   at::Tensor x = embed(tokens, embed_tokens_, device);
+  if (places.defined()) {
+    x = x.index_copy(0, places, rows);
+  }
   for (int64_t i = 0; i < num_blocks() - layer.before_last; ++i) {
-    x = with_block(i, [&] { return blocks_[static_cast<size_t>(i)]->forward(x, rows, turns); });
+    x = with_block(i, [&] { return blocks_[static_cast<size_t>(i)]->forward(x, ragged, turns); });
   }
   return {.states = layer.normed ? norm_.forward(x) : x, .lengths = tokens.lengths, .pooled = {}};
 }

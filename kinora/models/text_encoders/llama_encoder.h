@@ -70,6 +70,10 @@ class LlamaEncoder : public TextEncoder {
 
   [[nodiscard]] TextStates encode(const TextTokens& tokens, const TextLayer& layer) override;
   using TextEncoder::encode;
+  /// The same where the rows `places`, int64 [n], of all texts' embeddings are `rows`, fp32 [n, C].
+  /// Undefined: none.
+  [[nodiscard]] TextStates encode_with(const TextTokens& tokens, const at::Tensor& places,
+                                       const at::Tensor& rows, const TextLayer& layer);
 
   [[nodiscard]] std::string kind() const override { return "Llama"; }
   [[nodiscard]] int64_t num_blocks() const override { return config_.num_hidden_layers; }

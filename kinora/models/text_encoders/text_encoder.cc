@@ -58,6 +58,10 @@ TextStates TextEncoder::encode(const TextTokens& tokens) {
   return result;
 }
 
+void TextEncoder::show(const at::Tensor& /*pixels*/) {
+  throw_error(ErrorKind::kConfig, "[text] a ", kind(), " reads no picture with its texts");
+}
+
 std::vector<nn::BucketSpec> TextEncoder::buckets() {
   nn::BucketSpec embedders{.name = "text_embedder", .parameters = {}};
   nn::BucketSpec last{.name = "text_final", .parameters = {}};

@@ -88,6 +88,11 @@ class TextEncoder : public nn::Module {
   [[nodiscard]] const TextLayer& default_layer() const { return layer_; }
   void set_default_layer(const TextLayer& layer) { layer_ = layer; }
   void set_fill(const TextFill& fill) { fill_ = fill; }
+  /// Pixels a side of a picture that it reads with its texts; 0: it reads none.
+  [[nodiscard]] virtual int64_t picture_side() const { return 0; }
+  /// The picture that the next texts are read with: fp32 [3, S, S], normalised as CLIP wants it.
+  /// kConfig where it reads none; kShape.
+  virtual void show(const at::Tensor& pixels);
 
   /// What it is called: "T5".
   [[nodiscard]] virtual std::string kind() const = 0;

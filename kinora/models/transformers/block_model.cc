@@ -266,7 +266,8 @@ void BlockModel::use_step_cache(const diffusion::StepCacheConfig& config) {
   KINORA_CHECK(!config.has_patches() || (!family_of(this->config()).spans.empty() &&
                                          !shape.is_undivided && !has_windows),
                kConfig, "[sample] the tokens of ", name_of(this->config()),
-               shape.is_undivided ? " with compressed keys and values (model.kv_compress)"
+               shape.is_undivided ? " with compressed keys and values (model.kv_compress) or a "
+                                    "clean first frame (model.clean_first_frame)"
                : has_windows      ? " with attention in windows"
                                   : "",
                " cannot be computed in patches. Hint: sample.patches=1");

@@ -61,11 +61,34 @@ Tensors attend_rows(const Tensors& rows, int64_t heads, const JointTokens& token
   return out;
 }
 
+/// Two vectors a sample, the first tokens' first: [B, 1, C] each, of [2 B, 1, 1, C].
+Tensors in_two(const at::Tensor& vectors) {
+  return vectors.view({-1, 2, 1, vectors.size(-1)}).unbind(1);
+}
+
+/// Vectors [V, 1, 1, C] as those of a stream's `count` tokens, `first` as JointTokens has it:
+/// [B, 1, 1 or count, C].
+Tensors of_tokens(Tensors vectors, int64_t first, int64_t count) {
+  for (at::Tensor& vector : vectors) {
+    if (first > 0) {
+      const Tensors both = in_two(vector);
+      vector =
+          at::cat({both[0].expand({-1, first, -1}), both[1].expand({-1, count - first, -1})}, 1)
+              .unsqueeze(1);
+    }
+  }
+  return vectors;
+}
+
 int64_t num_vectors(const StreamBlock::Options& options) {
   return options.ends ? 2 : kSeam * (options.has_second_attention ? 3 : 2);
 }
 
 }  // namespace
+
+at::Tensor of_rest(const at::Tensor& vectors, int64_t first) {
+  return first == 0 ? vectors : vectors.unflatten(0, {-1, 2}).select(1, 1);
+}
 
 std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed, const JointTokens& tokens,
                                        bool is_turned) {
@@ -289,8 +312,9 @@ JointBlock::JointBlock(const TransformerConfig& config, int64_t number)
 Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) const {
   const at::Tensor& image = streams[0];
   const at::Tensor& text = streams[1];
-  const Tensors m_image = x_block.modulation(inputs.condition);
-  const Tensors m_text = context_block.modulation(inputs.condition);
+  const int64_t first = inputs.tokens.first;
+  const Tensors m_image = of_tokens(x_block.modulation(inputs.condition), first, image.size(2));
+  const Tensors m_text = context_block.modulation(of_rest(inputs.condition, first));
   const Tensors added = inputs.tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
     const Tensors attended = attend_jointly(
         {x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
@@ -302,6 +326,11 @@ Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) c
   return context_block.ends()
              ? Tensors{x}
              : Tensors{x, context_block.finish(text, m_text, added[1], inputs.tokens)};
+}
+
+at::Tensor JointBlock::first_norm(const at::Tensor& image, const JointInputs& inputs) const {
+  return StreamBlock::first_norm(
+      image, of_tokens(x_block.modulation(inputs.condition), inputs.tokens.first, image.size(2)));
 }
 
 ops::Block JointBlock::fast(const FastJoint& joint) const {
@@ -368,7 +397,7 @@ ParallelBlock::ParallelBlock(const TransformerConfig& config)
 
 at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs) const {
   const JointTokens& tokens = inputs.tokens;
-  const Tensors m = modulation.forward(inputs.condition);
+  const Tensors m = of_tokens(modulation.forward(inputs.condition), tokens.first, x.size(2));
   const int64_t hidden = x.size(-1) / linear1.group().size();
   const at::Tensor both = linear1.forward(modulated_norm(x, m[0], m[1]));
   const at::Tensor mlp = at::gelu(both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden), "tanh");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,9 @@ struct JointTokens {
   int64_t text = 0;                        ///< L
   int64_t own_image = 0;                   ///< N'
   int64_t own_text = 0;                    ///< L'
+  /// So many of the image's first tokens, all of which are here, have vectors of their own: those
+  /// of the first of two conditions a sample. 0: there is one.
+  int64_t first = 0;
   /// int64 [B]: so many of a caption's tokens are read. Undefined: all.
   at::Tensor text_lengths{};
   /// fp32 [N', D], for nn::rotated; undefined: positions are no rotation. Text is at position 0 of
@@ -41,7 +45,8 @@ struct JointTokens {
 
 /// What all blocks read beside the streams.
 struct JointInputs {
-  at::Tensor condition;  ///< fp32 [B, C]: time and what else is one vector a sample
+  /// fp32 [B, C], or with tokens.first [2 B, C]: time and what else is one vector a sample.
+  at::Tensor condition;
   JointTokens tokens;
 };
 
@@ -60,6 +65,10 @@ struct FastJoint {
     return cache == nullptr ? nullptr : cache->next(kind);
   }
 };
+
+/// Of conditions, or what is made of them [V, ..]: those of all tokens but the image's first.
+/// first: JointTokens'.
+[[nodiscard]] at::Tensor of_rest(const at::Tensor& vectors, int64_t first);
 
 /// Attention of the plain path. packed: normed [B, tokens, 3, H, D] of image and, if there are two,
 /// text. Returns [B, 1, tokens, C] of each.
@@ -128,7 +137,7 @@ class StreamBlock : public nn::Module {
   };
   StreamBlock(const TransformerConfig& config, const Options& options);
 
-  /// The vectors of its seams, of `condition`.
+  /// The vectors of its seams, of `condition`: [V, 1, 1, C].
   [[nodiscard]] std::vector<at::Tensor> modulation(const at::Tensor& condition) const;
   /// The norm that attention reads.
   [[nodiscard]] static at::Tensor first_norm(const at::Tensor& x, const std::vector<at::Tensor>& m);
@@ -173,9 +182,7 @@ class JointBlock : public nn::Module {
   [[nodiscard]] std::vector<at::Tensor> forward(const std::vector<at::Tensor>& streams,
                                                 const JointInputs& inputs) const;
   /// The norm that attention reads of the image.
-  [[nodiscard]] at::Tensor first_norm(const at::Tensor& image, const at::Tensor& condition) const {
-    return StreamBlock::first_norm(image, x_block.modulation(condition));
-  }
+  [[nodiscard]] at::Tensor first_norm(const at::Tensor& image, const JointInputs& inputs) const;
 
   // For the fast path: the image is stream 0.
   [[nodiscard]] ops::Block fast(const FastJoint& joint) const;

@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -88,7 +89,7 @@ MMDiT::MMDiT(const ModelConfig& config)
       sliding_windows_(config.transformer.sliding_window, SlidingWindow::Tiles::kClip) {
   const TransformerConfig& own = config.transformer;
   add_child("x_embedder", x_embedder);
-  if (own.given_embedders) {
+  if (own.given_embedders && channels_beside(config) == 0) {
     add_child("cond_embedder", cond_embedder.emplace(of_given(config), patch_dims(own)));
     set_init(*cond_embedder, {"proj.weight"}, nn::Init::zero());
   }
@@ -159,6 +160,7 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
     own.position_scale = given.position_scale;
   }
   own.given_embedders |= given.given_embedders;
+  own.clean_first_frame |= given.clean_first_frame;
   if (own.input == ShownInput::kPlain) {
     own.input = given.input;
   }
@@ -175,6 +177,17 @@ void MMDiT::resolve(ModelConfig& config, const ModelConfig& published) {
   KINORA_CHECK(own.references == 0 || own.input == ShownInput::kPlain, kConfig,
                "[model] model.references are shown where nothing else is, got model.input ",
                to_string(own.input));
+  KINORA_CHECK(!own.clean_first_frame ||
+                   (!own.given_embedders && own.references == 0 && own.sliding_window.empty()),
+               kConfig,
+               "[model] model.clean_first_frame is without model.given_embedders, model.references "
+               "and model.sliding_window, got ",
+               own.given_embedders  ? "given_embedders"
+               : own.references > 0 ? "references"
+                                    : "sliding_window");
+  KINORA_CHECK(
+      own.references == 0 || !own.given_embedders || family_of(config).conditions.given_beside,
+      kConfig, "[model] model.references are shown where no frame is, got model.given_embedders");
   KINORA_CHECK(own.patch_frames == 1, kConfig, "[model] model.patch_frames must be 1 for ",
                family_of(config).name, ", got ", own.patch_frames);
   const int64_t head = own.hidden / own.heads;
@@ -257,6 +270,12 @@ at::Tensor MMDiT::condition(const at::Tensor& t, const diffusion::Conditions& co
   if (guidance_embedder) {
     c = c + guidance_embedder->forward(at::full_like(t, config().transformer.guidance));
   }
+  const bool in_two = has_first(conditions);
+  if (in_two) {  // at time 0, of which no guidance is told, where the frame is given
+    const at::Tensor clean = t_embedder.forward(at::zeros_like(t));
+    const at::Tensor noised = conditions.frame_mask.select(1, 0).unsqueeze(1);
+    c = at::stack({at::where(noised, c, clean), c}, 1).flatten(0, 1);  // [2 B, C]
+  }
   if (!y_embedder) {
     return c;
   }
@@ -268,9 +287,19 @@ at::Tensor MMDiT::condition(const at::Tensor& t, const diffusion::Conditions& co
                pooled.defined() ? ", got " + c10::str(pooled.sizes()) : "");
   const at::Tensor& null =
       conditions.null_pooled.defined() ? conditions.null_pooled : conditions.null_text;
-  return c + y_embedder->forward(
-                 null.defined() ? at::where(null.unsqueeze(1), null_pooled, pooled.to(at::kFloat))
-                                : pooled);
+  const at::Tensor y = y_embedder->forward(
+      null.defined() ? at::where(null.unsqueeze(1), null_pooled, pooled.to(at::kFloat)) : pooled);
+  return c + (in_two ? y.repeat_interleave(2, 0) : y);
+}
+
+bool MMDiT::has_first(const diffusion::Conditions& conditions) const {
+  const at::Tensor& mask = conditions.frame_mask;
+  return config().transformer.clean_first_frame && mask.defined() && mask.size(1) > 1;
+}
+
+at::Tensor MMDiT::final_vectors(const at::Tensor& c, int64_t first) const {
+  const at::Tensor vectors = final_layer.modulation(of_rest(c, first));
+  return first == 0 ? vectors : vectors.repeat_interleave(2, 0);
 }
 
 at::Tensor MMDiT::embed_text(const at::Tensor& states, const at::Tensor& lengths,
@@ -404,10 +433,12 @@ at::Tensor MMDiT::plain_blocks(const Streams& streams, const at::Tensor& c,
   };
   const at::Tensor out = through_blocks(as_read(streams, pass), count, pass, blocks, [&] {
     at::Tensor h;
-    with_bucket(block_bucket(0), [&] { h = joint_blocks[0].first_norm(streams[0], c); });
+    with_bucket(block_bucket(0), [&] {
+      h = joint_blocks[0].first_norm(streams[0], {.condition = c, .tokens = tokens});
+    });
     return h;
   });
-  return out.defined() ? final_layer.forward(out, c) : at::Tensor();
+  return out.defined() ? final_layer.forward(out, of_rest(c, tokens.first)) : at::Tensor();
 }
 
 MMDiT::Stacks MMDiT::stacks(const FastJoint& joint, const diffusion::Pass& pass) const {
@@ -476,22 +507,23 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
   if (runs_in_pieces(pass)) {
     return final_layer.project(fast_pieces(
         all, streams,
-        c.defined() ? all_vectors(all, c, final_layer.modulation(c)) : pass.prepared.of_times,
+        c.defined() ? all_vectors(all, c, final_vectors(c, tokens.first)) : pass.prepared.of_times,
         tokens, pass));
   }
   const bool ends = blocks_of(pass).end == num_blocks();
-  const at::Tensor last = c.defined() ? final_layer.modulation(c) : pass.prepared.of_times;
+  const at::Tensor last = c.defined() ? final_vectors(c, tokens.first) : pass.prepared.of_times;
   // Of vectors that are there, the joint blocks' come first.
   const int64_t of_joint = c.defined() || !all.joint ? 0 : vector_columns(*all.joint);
   const auto blocks = [&](Streams in, int64_t /*first*/, int64_t /*end*/) {
     if (all.joint) {
       const bool is_last = !all.parallel && ends;
       all.joint->has_final_norm = is_last;
-      const auto out = run_joint(std::move(*all.joint),
-                                 {.x = in[0],
-                                  .second = in[1],
-                                  .condition = c,
-                                  .vectors = is_last ? last : last.narrow(1, 0, of_joint)});
+      const auto out =
+          run_joint(std::move(*all.joint), {.x = in[0],
+                                            .second = in[1],
+                                            .condition = c,
+                                            .vectors = is_last ? last : last.narrow(1, 0, of_joint),
+                                            .first_rows = tokens.first});
       in = out[1].defined() ? Streams{out[0], out[1]} : Streams{out[0]};
     }
     if (all.parallel) {
@@ -500,7 +532,8 @@ at::Tensor MMDiT::fast_blocks(const Tensors& streams, const at::Tensor& c,
                       {.x = in.size() > 1 ? at::cat(in, 2) : in[0],
                        .condition = c,
                        .vectors = ends ? last.narrow(1, of_joint, last.size(1) - of_joint)
-                                       : last.narrow(1, 0, 0)})[0]};
+                                       : last.narrow(1, 0, 0),
+                       .first_rows = tokens.first})[0]};
     }
     return in;
   };
@@ -525,7 +558,8 @@ at::Tensor MMDiT::fast_pieces(const Stacks& stacks, const Streams& streams,
     return run_piece(stack,
                      {.x = in[0],
                       .second = in.size() > 1 ? in[1] : at::Tensor(),
-                      .vectors = vectors.narrow(1, column, vectors.size(1) - column)},
+                      .vectors = vectors.narrow(1, column, vectors.size(1) - column),
+                      .first_rows = tokens.first},
                      first, end);
   };
   const auto blocks = [&](Streams in, int64_t first, int64_t end) {
@@ -544,9 +578,21 @@ at::Tensor MMDiT::fast_pieces(const Stacks& stacks, const Streams& streams,
     }
     return in;
   };
-  const at::Tensor h = through_blocks({streams[0].to(compute_type()), streams[1]}, count, pass,
-                                      blocks, [&] { return normed(streams[0], vectors, 0); });
-  return normed(h.to(at::kFloat), vectors, vectors.size(1) / h.size(-1) - 2);
+  const at::Tensor rest = of_rest(vectors, tokens.first);
+  const auto first_norm = [&] {
+    const at::Tensor& image = streams[0];
+    const at::Tensor of_others = normed(image, rest, 0);
+    if (tokens.first == 0) {
+      return of_others;
+    }
+    const at::Tensor own = vectors.unflatten(0, {-1, 2}).select(1, 0);
+    return at::cat({normed(image.narrow(2, 0, tokens.first), own, 0),
+                    of_others.narrow(2, tokens.first, image.size(2) - tokens.first)},
+                   2);
+  };
+  const at::Tensor h =
+      through_blocks({streams[0].to(compute_type()), streams[1]}, count, pass, blocks, first_norm);
+  return normed(h.to(at::kFloat), rest, vectors.size(1) / h.size(-1) - 2);
 }
 
 at::Tensor MMDiT::all_vectors(const Stacks& stacks, const at::Tensor& c,
@@ -574,8 +620,9 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
   }
   const int64_t batch = captions.size(0);
   diffusion::Conditions repeated;
-  for (const auto tensor : {&diffusion::Conditions::pooled, &diffusion::Conditions::null_text,
-                            &diffusion::Conditions::null_pooled}) {
+  for (const auto tensor :
+       {&diffusion::Conditions::pooled, &diffusion::Conditions::null_text,
+        &diffusion::Conditions::null_pooled, &diffusion::Conditions::frame_mask}) {
     if ((conditions.*tensor).defined()) {
       repeated.*tensor =
           at::cat(std::vector(static_cast<size_t>(times.size(0)), conditions.*tensor));
@@ -585,13 +632,14 @@ diffusion::Prepared MMDiT::prepare(const at::Tensor& times,
   const int64_t columns = vector_columns(*all.joint) +
                           (all.parallel ? vector_columns(*all.parallel) : 0) +
                           2 * config().transformer.hidden;
-  if (times.size(0) * batch * columns * static_cast<int64_t>(sizeof(float)) >
+  const int64_t first = has_first(conditions) ? 1 : 0;
+  if (times.size(0) * batch * (1 + first) * columns * static_cast<int64_t>(sizeof(float)) >
       diffusion::Prepared::kMaxBytes) {
     return prepared;
   }
   const at::Tensor c = condition(times.repeat_interleave(batch), repeated);
   prepared.of_times =
-      all_vectors(all, c, final_layer.modulation(c)).view({times.size(0), batch, -1});
+      all_vectors(all, c, final_vectors(c, first)).view({times.size(0), -1, columns});
   return prepared;
 }
 
@@ -615,6 +663,7 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
                      .text = text.size(1),
                      .own_image = streams[0].size(2),
                      .own_text = streams[1].size(2),
+                     .first = has_first(conditions) ? grid.tokens_a_frame() : 0,
                      .text_lengths = lengths};
   if (!has_table(config().transformer)) {
     // Text is at position 0 of every axis.

@@ -37,7 +37,9 @@ class MMDiT : public BlockModel {
   [[nodiscard]] at::Tensor compute(const at::Tensor& x_t, const at::Tensor& t,
                                    const diffusion::Conditions& conditions,
                                    const diffusion::Pass& pass) override;
-  /// Time, guidance and the caption's vector: [B, C].
+  /// Whether the first frame's tokens have vectors of their own (JointTokens::first).
+  [[nodiscard]] bool has_first(const diffusion::Conditions& conditions) const;
+  /// Time, guidance and the caption's vector: [B, C], or with has_first() [2 B, C].
   [[nodiscard]] at::Tensor condition(const at::Tensor& t,
                                      const diffusion::Conditions& conditions) const;
   /// The text's stream, of the own tokens: fp32 [B, 1, L', C].
@@ -84,6 +86,8 @@ class MMDiT : public BlockModel {
   [[nodiscard]] at::Tensor fast_pieces(const Stacks& stacks, const Streams& streams,
                                        const at::Tensor& vectors, const JointTokens& tokens,
                                        const diffusion::Pass& pass) const;
+  /// Those of the final norm, which all tokens share: [V, 2 C] of c [V, C].
+  [[nodiscard]] at::Tensor final_vectors(const at::Tensor& c, int64_t first) const;
   /// The vectors of all blocks and of the final norm. last: the latter, [V, 2 C].
   [[nodiscard]] at::Tensor all_vectors(const Stacks& stacks, const at::Tensor& c,
                                        const at::Tensor& last) const;

@@ -45,10 +45,9 @@ void describe(Fields& fields, TransformerConfig& config) {
              "pixart: the blocks that do so, from 0; [] = the second half.", between(0, 4095));
   fields.add(
       "given_embedders", config.given_embedders,
-      "stdit3, open_sora2, cogvideox, wan: embed given frames, and which ones they are, beside the "
-      "input (Open-Sora 1.3, 2; Wan's image to video, whose clips of 16 channels are 36; "
-      "CogVideoX' "
-      "of the first frame alone, 32).");
+      "stdit3, open_sora2, hunyuan_video, cogvideox, wan: embed given frames, and which ones they "
+      "are, beside the input (Open-Sora 1.3, 2; Wan's image to video, whose clips of 16 channels "
+      "are 36; of the first frame alone CogVideoX', 32, and HunyuanVideo's, 33).");
   fields.add(
       "input", config.input,
       {{to_string(ShownInput::kPlain), ShownInput::kPlain},
@@ -110,6 +109,9 @@ void describe(Fields& fields, TransformerConfig& config) {
   fields.add("single_first_frame", config.single_first_frame,
              "ltx_video: positions count the first latent as one frame, and the others behind it "
              "(0.9.5 and later).");
+  fields.add("clean_first_frame", config.clean_first_frame,
+             "hunyuan_video: the first frame can be given (frame_masks.image_head). It stands in "
+             "the clip without noise, and blocks modulate its tokens as at time 0 (I2V).");
   fields.add(
       "base_grid", config.base_grid,
       "cogvideox: frames, rows and columns of patches whose positions are whole numbers, into "

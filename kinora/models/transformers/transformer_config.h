@@ -57,6 +57,9 @@ struct TransformerConfig {
   bool learned_positions = false;  ///< CogVideoX: a table beside rotary positions
   /// LTX-Video: the first latent is one frame, and the others follow it, where positions are told.
   bool single_first_frame = false;
+  /// HunyuanVideo: the first frame can be given, clean in the clip, where its tokens have vectors
+  /// of time 0.
+  bool clean_first_frame = false;
   /// CogVideoX: frames, rows and columns of patches whose positions are whole numbers, and which
   /// the table is of.
   std::vector<int64_t> base_grid = {};

@@ -11,6 +11,9 @@ namespace kinora::models {
 namespace {
 
 constexpr int64_t kUsualStates = 257;  // of CLIP ViT-H/14, of a picture
+// Of HunyuanVideo, as it is drawn with.
+constexpr double kFirstFrameShare = 0.001;
+constexpr int64_t kFramesALatent = 4;
 
 void fill(int64_t& value, int64_t published) {
   if (value == 0) {
@@ -59,6 +62,7 @@ std::vector<OwnKey> own_keys(const TransformerConfig& config) {
           {"guidance", config.guidance > 0},
           {"learned_positions", config.learned_positions},
           {"single_first_frame", config.single_first_frame},
+          {"clean_first_frame", config.clean_first_frame},
           {"base_grid", !config.base_grid.empty()},
           {"time_channels", config.time_channels > 0},
           {"ofs", config.ofs > 0},
@@ -71,6 +75,9 @@ diffusion::GivenWay given_way_of(const ModelConfig& config) {
   const FamilyConditions& takes = family_of(config).conditions;
   if (!takes.frame_mask) {
     return GivenWay::kNone;
+  }
+  if (takes.given_is_marked) {
+    return config.transformer.clean_first_frame ? GivenWay::kClean : GivenWay::kNone;
   }
   if (config.transformer.given_embedders) {
     if (takes.given_as_clip) {
@@ -90,6 +97,7 @@ ShownInput shown_input_of(const ModelConfig& config) {
     return config.transformer.input;
   }
   return takes.given_as_clip      ? ShownInput::kFrames
+         : takes.given_is_marked  ? ShownInput::kMarkedFirstFrame
          : takes.given_as_latents ? ShownInput::kFirstFrame
                                   : ShownInput::kPlain;
 }
@@ -152,6 +160,8 @@ int64_t channels_beside(const ModelConfig& config) {
       return kFrameMaskChannels + config.in_channels;
     case ShownInput::kFirstFrame:
       return config.in_channels;
+    case ShownInput::kMarkedFirstFrame:
+      return config.in_channels + 1;
     case ShownInput::kFill:
       return config.in_channels + config.compression * config.compression;
     default:
@@ -164,6 +174,8 @@ ModelShape transformer_shape(const ModelConfig& config) {
   const Grid grid = grid_of(config);
   const bool fills = family_of(config).fills_patches;
   const ShownInput input = shown_input_of(config);
+  const bool is_marked = input == ShownInput::kMarkedFirstFrame;
+  const bool goes_on = is_marked || own.clean_first_frame;
   return {.blocks = own.depth + own.parallel_depth,
           .width = own.hidden,
           .heads = own.heads,
@@ -172,7 +184,7 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .columns = grid.columns,
           .patch_frames = fills ? 1 : own.patch_frames,
           .patch = own.patch,
-          .is_undivided = own.kv_compress != KvSampling::kNone,
+          .is_undivided = own.kv_compress != KvSampling::kNone || own.clean_first_frame,
           .given_way = given_way_of(config),
           .has_windows = !own.window.empty(),
           .has_sliding_window = !own.sliding_window.empty(),
@@ -186,7 +198,11 @@ ModelShape transformer_shape(const ModelConfig& config) {
                                                     : kUsualStates,
           .image_channels = own.image_channels,
           .reads_both_ends = own.image_positions > 0,
-          .frames_before = fills ? grid.frames * own.patch_frames - config.frames : 0};
+          .frames_before = fills ? grid.frames * own.patch_frames - config.frames : 0,
+          .takes_first_frame = own.clean_first_frame,
+          .reads_frame_in_text = goes_on,
+          .first_frame_share = goes_on ? kFirstFrameShare : 0.0,
+          .decoded_before = is_marked ? kFramesALatent : 0};
 }
 
 TransformerMacs::TransformerMacs(const ModelConfig& config)

@@ -49,6 +49,7 @@ int64_t UnetConfig::channels_beside(int64_t in_channels) const {
       return in_channels;
     case ShownInput::kFrames:
     case ShownInput::kFirstFrame:
+    case ShownInput::kMarkedFirstFrame:
     case ShownInput::kFill:
     case ShownInput::kReference:
     case ShownInput::kSubjects:

@@ -85,6 +85,9 @@ class Fixture {
       own.rotary_base = values.value("rope_theta", 0.0);
       own.mlp_ratio = values.value("mlp_ratio", own.mlp_ratio);
       own.guidance = values.value("guidance_embeds", true) ? 3.5 : 0.0;
+      const std::string image = values.value("image_condition_type", std::string());
+      own.clean_first_frame = image == "token_replace";
+      own.given_embedders = image == "latent_concat";
     } else if (is_flux) {
       own.parallel_depth = values["num_single_layers"];
       own.rotary_axes = values["axes_dims_rope"].get<std::vector<int64_t>>();
@@ -217,7 +220,8 @@ INSTANTIATE_TEST_SUITE_P(Models, MMDiTTest,
                                          "mmdit_given", "mmdit_flux_fill", "mmdit_flux_kontext",
                                          "mmdit_flux_references", "mmdit_clip_references",
                                          "mmdit_hunyuan", "mmdit_hunyuan_undistilled",
-                                         "mmdit_hunyuan_heads"));
+                                         "mmdit_hunyuan_heads", "mmdit_hunyuan_clean",
+                                         "mmdit_hunyuan_shown"));
 
 /// A small model of one's own, whose captions are read without their padding.
 ModelConfig own_text(const std::string& architecture) {
@@ -546,6 +550,24 @@ TEST(MMDiTTest, PublishedFilesOfHunyuanVideoHaveItsNamesAndShapes) {
   EXPECT_EQ(shapes_of(model, mmdit_naming(model.config())), published["diffusers"].get<Shapes>());
   EXPECT_EQ(shapes_of(model, original_hunyuan_video_naming(model.config())),
             published["authors"].get<Shapes>());
+  // Those that go on from a picture have the same, or more channels and no guidance.
+  config.name = "HunyuanVideo-I2V-13B";
+  MMDiT clean(resolved(config));
+  EXPECT_EQ(shapes_of(clean, mmdit_naming(clean.config())), published["diffusers"].get<Shapes>());
+  config.name = "HunyuanVideo-I2V-33ch-13B";
+  MMDiT shown(resolved(config));
+  for (const char* whose : {"diffusers", "authors"}) {
+    auto expected = published[whose].get<Shapes>();
+    std::erase_if(expected, [](const auto& named) {
+      return named.first.find("guidance_embedder") != std::string::npos ||
+             named.first.starts_with("guidance_in.");
+    });
+    const bool is_diffusers = std::string_view(whose) == "diffusers";
+    expected.at(is_diffusers ? "x_embedder.proj.weight" : "img_in.proj.weight")[1] = 33;
+    EXPECT_EQ(shapes_of(shown, is_diffusers ? mmdit_naming(shown.config())
+                                            : original_hunyuan_video_naming(shown.config())),
+              expected);
+  }
   // Both are known by their names.
   const auto names = [&](const char* whose) {
     std::vector<std::string> keys;
@@ -569,8 +591,10 @@ TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {
     config.in_channels = 16;
     config.height = 64;
     config.width = 64;
-    config.frames =
-        name == std::string("OpenSora2-11B") || name == std::string("HunyuanVideo-13B") ? 5 : 1;
+    config.frames = std::string_view(name).starts_with("OpenSora2") ||
+                            std::string_view(name).starts_with("HunyuanVideo")
+                        ? 5
+                        : 1;
     config.learn_sigma = false;
     config.time_scale = 1000.0;
     int64_t parameters = 0;
@@ -589,6 +613,8 @@ TEST(MMDiTTest, PublishedSizesHaveTheirParameters) {
   // Schnell's, and a linear of 4 (16 + 1) numbers of given frames.
   EXPECT_EQ(count("OpenSora2-11B"), 11'891'178'560 + (4 * 17 + 1) * 3072);
   EXPECT_EQ(count("HunyuanVideo-13B"), 12'821'012'544);
+  EXPECT_EQ(count("HunyuanVideo-I2V-13B"), 12'821'012'544);
+  EXPECT_EQ(count("HunyuanVideo-I2V-33ch-13B"), 12'810'991'680);
 }
 
 }  // namespace mmdit_test

@@ -129,9 +129,10 @@ std::string refusal(const ClipCase& c, const diffusion::StepCacheConfig& patches
 TEST(PatchSequenceRefusalTest, NamesWhatHasNoPatches) {
   const diffusion::StepCacheConfig patches{.patches = 2};
   for (const ClipCase& c : kClipCases) {
-    if (c.windows || c.sliding_window || c.kv_compress) {
-      EXPECT_THAT(refusal(c, patches),
-                  HasSubstr(c.kv_compress ? "compressed keys and values" : "attention in windows"));
+    if (c.windows || c.sliding_window || c.kv_compress || c.clean_first) {
+      EXPECT_THAT(refusal(c, patches), HasSubstr(c.kv_compress   ? "compressed keys and values"
+                                                 : c.clean_first ? "model.clean_first_frame"
+                                                                 : "attention in windows"));
     }
   }
   EXPECT_THAT(

@@ -37,6 +37,7 @@ struct ClipCase {
   bool gives_frames = false;  ///< some frames are given
   bool embeds_given = false;  ///< to embedders of their own
   bool gives_levels = false;  ///< in part, and the first frame is shown at a place of its own
+  bool clean_first = false;   ///< the first alone, which has vectors of its own
   bool windows = false;
   std::optional<std::array<int64_t, 3>> sliding_window = {};
   bool kv_compress = false;  ///< of the second block
@@ -79,6 +80,7 @@ struct ClipCase {
     }
     config.transformer.given_embedders = embeds_given;
     config.transformer.single_first_frame = gives_levels;
+    config.transformer.clean_first_frame = clean_first;
     if (joint) {
       config.pooled_channels = has_words ? 0 : 24;
       config.learn_sigma = false;
@@ -239,6 +241,12 @@ inline constexpr ClipCase kClipCases[] = {
      .qk_norm = true,
      .joint = true,
      .parallel_depth = 2},
+    {.name = "hunyuan_video_first_frame",
+     .architecture = "hunyuan_video",
+     .qk_norm = true,
+     .clean_first = true,
+     .joint = true,
+     .parallel_depth = 2},
     {.name = "hunyuan_video_tuned",
      .architecture = "hunyuan_video",
      .frames = 1,
@@ -385,6 +393,11 @@ class RandomClips : public RandomModel {
                                     .remainder(401)
                                     .to(device, at::kFloat);
       conditions.shown_places = at::full({c.batch, 1}, 5.0).to(device, at::kFloat);
+    }
+    if (c.clean_first) {
+      conditions.frame_mask = at::full({c.batch, c.frames}, true, at::kBool);
+      conditions.frame_mask.select(1, 0).copy_(sample.remainder(2) == 1);  // of some it is noised
+      conditions.frame_mask = conditions.frame_mask.to(device);
     }
     if (c.image_channels > 0) {
       conditions.beside =
