@@ -36,7 +36,7 @@ using checkpoint::LateTensor;
 using checkpoint::LateTensors;
 using checkpoint::WeightsFile;
 
-constexpr size_t kMaxNamesInMessage = 8;
+constexpr size_t kMaxKeysInMessage = 8;
 
 /// A kind of text encoder in a file: what its keys are known by, whatever stands before them.
 struct Kind {
@@ -166,7 +166,7 @@ Place only_place(const WeightsFile& file, const std::string& wanted) {
     prefixes.push_back(io::in_quotes(place.prefix));
   }
   KINORA_CHECK(places.size() == 1, kConfig, "[text encoder] ", file.path(), " has ", places.size(),
-               " text encoders, before whose keys stand ", list_names(prefixes, kMaxNamesInMessage),
+               " text encoders, before whose keys stand ", list_names(prefixes, kMaxKeysInMessage),
                ". Hint: choose one by its prefix");
   return places.front();
 }

@@ -1,5 +1,6 @@
 // Models that attend in windows, with their tokens on two GPUs, by the fast path in bf16: as near
 // to fp32 as the plain path of one GPU. One whose captions have a stream, and one without.
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -59,6 +60,7 @@ TEST(GpuStreamsTest, WindowsOnTwoGpusAreAsNearAsOnOne) {
         comm::World place = group.world();
         place.store_prefix += "gpus/";
         const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
+        at::accelerator::setDeviceIndex(device.index());  // kernels run there
         const comm::Group world = comm::connect(place, device);
         for (const ClipCase& one : models::kClipCases) {
           const std::string_view name = one.name;
