@@ -47,7 +47,8 @@ struct AdapterPart {
 };
 const AdapterPart kAdapterParts[] = {{"", {kKohyaPrefix}},
                                      {"text_encoder.", {"lora_te_", "lora_te1_"}},
-                                     {"text_encoder_2.", {"lora_te2_"}}};
+                                     {"text_encoder_2.", {"lora_te2_"}},
+                                     {"text_encoder_3.", {"lora_te3_"}}};
 constexpr size_t kNumAdapterParts = std::size(kAdapterParts);
 constexpr size_t kModel = 0;
 /// Which transformers left out of names of CLIPs in 2025, and old files have.

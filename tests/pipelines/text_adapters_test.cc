@@ -118,7 +118,10 @@ TEST(TextAdaptersTest, OfAModelAloneThereIsNothing) {
       "proj_in", {{"lora_A", ops::normal({2, 16}, 1)}, {"lora_B", ops::normal({16, 2}, 2)}},
       "a test"));
   checkpoint::write_adapter(folder.path() / "own", own, {});
-  EXPECT_TRUE(read_text_adapters({(folder.path() / "own").string()}, kOne).empty());
+  const fs::path three = source_path("tests/inference/data/sd3");
+  for (const fs::path& base : {kOne, kTwo, three}) {
+    EXPECT_TRUE(read_text_adapters({(folder.path() / "own").string()}, base).empty()) << base;
+  }
 }
 
 }  // namespace text_adapters_test
