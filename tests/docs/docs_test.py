@@ -34,6 +34,8 @@ SMALL_MODELS["sdxl-lora-24gb"] = ["model.unet.channels=[32, 64, 64]", "model.une
 
 SMALL_MODELS["flux-lora"] = ["model.depth=1", "model.parallel_depth=1", "model.hidden=192", "model.heads=6",
                             "model.rotary_axes=[4, 14, 14]", *SMALL_PICTURES]
+SMALL_MODELS["sd3-lora"] = ["model.depth=1", "model.second_attention=[0]", "model.hidden=192", "model.heads=3",
+                           *SMALL_PICTURES]
 for name in ("opensora2-256px", "opensora2-i2v"):
     SMALL_MODELS[name] = ["model.depth=1", "model.parallel_depth=1", "model.hidden=192", "model.heads=6",
                           "model.rotary_axes=[4, 14, 14]", "model.frames=3", "data.frames=9", "data.buckets={}",
