@@ -6,10 +6,12 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "kinora/checkpoint/head_order.h"
@@ -49,14 +51,17 @@ std::string weights_within(const io::TorchFile& file, bool averaged) {
 
 /// A tensor of a mapped file.
 struct Stored {
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // 8-bit floats are read as fp32, times `scale`
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes = {};   // where it lies in C order
   const io::TorchTensor* view = nullptr;   // else, or null
   const io::GgufTensor* blocks = nullptr;  // else, or null
   int64_t split_head = 0;                  // rows of a head that lie half-split; 0: in our order
   int64_t packed_head = 0;                 // of queries, keys and values, head by head; 0: likewise
+  float scale = 1.0F;
 
+  [[nodiscard]] bool is_fp8() const { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
+  [[nodiscard]] DType type() const { return is_fp8() ? DType::kF32 : dtype; }
   [[nodiscard]] bool is_in_order() const { return split_head == 0 && packed_head == 0; }
 };
 
@@ -106,7 +111,7 @@ at::Tensor widened(const io::GgufTensor& tensor) {
   return values;
 }
 
-/// Over the mapped file where it lies there in C order and aligned, else a copy.
+/// Over the mapped file where it lies there in C order and aligned, as it is read, else a copy.
 at::Tensor borrowed(const Stored& tensor) {
   const at::ScalarType type = device::scalar_type(tensor.dtype);
   if (tensor.view != nullptr) {
@@ -117,6 +122,11 @@ at::Tensor borrowed(const Stored& tensor) {
   }
   if (tensor.blocks != nullptr) {
     return widened(*tensor.blocks);
+  }
+  if (tensor.is_fp8()) {
+    return device::tensor_from_bytes(tensor.dtype, tensor.shape, tensor.bytes)
+        .to(at::kFloat)
+        .mul_(tensor.scale);
   }
   const auto address = reinterpret_cast<uintptr_t>(tensor.bytes.data());
   if (tensor.bytes.empty() || address % size_of(tensor.dtype) != 0) {
@@ -188,6 +198,21 @@ bool are_equal(const Stored& a, const Stored& b) {
          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
+constexpr const char* kScales[] = {"scale_weight", "weight_scale"};
+constexpr const char* kBesideScales[] = {"scale_input", "input_scale", "comfy_quant"};
+constexpr const char* kMarker = "scaled_fp8";  // a tensor without meaning
+
+float scale_of(const Stored& tensor, const std::filesystem::path& file, const std::string& key) {
+  const at::Tensor values = borrowed(tensor).to(at::kFloat);
+  KINORA_CHECK(values.numel() == 1, kIo, "[weights] ", file, ": ", key,
+               " must be one number, the scale of a whole weight in 8-bit floats, got shape ",
+               values.sizes(), ". Hint: convert the file to BF16");
+  const auto scale = values.item<float>();
+  KINORA_CHECK(std::isfinite(scale) && scale > 0.0F, kIo, "[weights] ", file, ": ", key,
+               " must be a number above 0, got ", scale);
+  return scale;
+}
+
 }  // namespace
 
 struct WeightsFile::Content {
@@ -227,6 +252,34 @@ struct WeightsFile::Content {
     }
   }
 
+  /// Gives weights in 8-bit floats the scale that stands beside them, and forgets it and what else
+  /// is of such products: ComfyUI's names, and those of torchao's and ModelOpt's files.
+  void take_scales(const std::filesystem::path& path) {
+    constexpr std::string_view kWeight = "weight";
+    std::vector<std::string> taken;
+    for (auto& [name, parts] : tensors) {
+      if (name.ends_with(kMarker)) {
+        taken.push_back(name);
+      }
+      if (!parts.front().is_fp8() || !name.ends_with(kWeight)) {
+        continue;
+      }
+      const std::string layer = name.substr(0, name.size() - kWeight.size());
+      for (const char* scale : kScales) {
+        if (const auto found = tensors.find(layer + scale); found != tensors.end()) {
+          parts.front().scale = scale_of(found->second.front(), path, found->first);
+          taken.push_back(found->first);
+        }
+      }
+      for (const char* beside : kBesideScales) {
+        taken.push_back(layer + beside);
+      }
+    }
+    for (const std::string& name : taken) {
+      tensors.erase(name);
+    }
+  }
+
   [[nodiscard]] const std::vector<Stored>& parts_of(const std::filesystem::path& path,
                                                     const std::string& name) const {
     const auto found = tensors.find(name);
@@ -257,6 +310,7 @@ WeightsFile WeightsFile::open(const std::filesystem::path& path, bool averaged) 
                  paths.files[number], " must have ", io::in_quotes(name),
                  ", as the index beside it says, and has not");
   }
+  content->take_scales(path);
   return {path, std::move(content)};
 }
 
@@ -286,9 +340,10 @@ LateTensors WeightsFile::tensors() const {
   LateTensors tensors;
   for (const auto& [name, parts] : content_->tensors) {
     const bool is_mapped = parts.size() == 1 && parts.front().view == nullptr &&
-                           parts.front().blocks == nullptr && parts.front().is_in_order();
+                           parts.front().blocks == nullptr && !parts.front().is_fp8() &&
+                           parts.front().is_in_order();
     tensors[name] = {
-        .type = device::scalar_type(parts.front().dtype),
+        .type = device::scalar_type(parts.front().type()),
         .shape = joined_shape(parts),
         .read = [&parts = parts](int64_t begin,
                                  int64_t end) { return rows_of(joined(parts), begin, end); },

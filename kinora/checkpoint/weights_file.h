@@ -13,7 +13,8 @@
 
 namespace kinora::checkpoint {
 
-/// Named weights on the disk: .safetensors, .gguf, of which blocks of few bits are read as fp32,
+/// Named weights on the disk: .safetensors, of which 8-bit floats are read as fp32, times the scale
+/// that stands beside them, .gguf, of which blocks of few bits are read as fp32,
 /// what torch.save wrote (.pt, .pth, .th, .bin), several of those with an index, or a folder of
 /// Hugging Face (weights_paths.h). Of a training file of the original DiT the averaged weights
 /// ("ema") are taken if asked for and there, else "model", "state_dict" or "module", else the top

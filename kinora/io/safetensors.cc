@@ -172,9 +172,6 @@ SafetensorsTensor checked_tensor(Entry&& entry, std::span<const std::byte> data,
   const std::string where = "[safetensors] " + file + ": tensor " + in_quotes(entry.name);
   KINORA_CHECK(entry.dtype && entry.shape && entry.offsets, kIo, where,
                " must have dtype, shape and data_offsets, got not all of them");
-  KINORA_CHECK(!entry.dtype->starts_with("F8_"), kIo, where,
-               " must have a dtype that Kinora knows, got the 8-bit float ",
-               in_quotes(*entry.dtype), ". Hint: convert the file to BF16 or F32.");
   const std::optional<DType> dtype = parse_dtype(*entry.dtype);
   KINORA_CHECK(dtype, kIo, where, " must have a known dtype, got ", in_quotes(*entry.dtype));
 

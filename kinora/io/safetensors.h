@@ -34,9 +34,9 @@ struct SafetensorsTensor {
 class SafetensorsFile {
  public:
   /// Maps `path` and checks its header completely: throws kIo, naming the file, for a header that
-  /// is too long or not the format's JSON, for duplicate names, unknown dtypes (also the 8-bit
-  /// floats, which Kinora lacks), shapes that do not fit the data, ranges that overlap, leave holes
-  /// or bytes over, and metadata that are not strings.
+  /// is too long or not the format's JSON, for duplicate names, unknown dtypes, shapes that do not
+  /// fit the data, ranges that overlap, leave holes or bytes over, and metadata that are not
+  /// strings.
   [[nodiscard]] static SafetensorsFile open(const std::filesystem::path& path);
 
   /// Ordered by their place in the file.

@@ -3,7 +3,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -322,6 +324,61 @@ TEST_F(OriginalFileTest, AnotherSizeIsRefused) {
   EXPECT_THAT(
       refusal(ErrorKind::kIo, [&] { load_weights(WeightsFile::open(path_), wider, arena); }),
       HasSubstr("blocks.0.adaLN_modulation.1.bias (must be [48], is [24])"));
+}
+
+/// A file of 8-bit floats, 4-byte floats first, as the format wants it.
+fs::path fp8_file(const fs::path& folder, const std::string& type, const std::string& scale_key,
+                  const std::vector<float>& scale) {
+  const std::vector<uint8_t> q = type == "E4M3" ? std::vector<uint8_t>{0x38, 0x3c, 0x7e, 0xb8}
+                                                : std::vector<uint8_t>{0x3c, 0x3e, 0x7b, 0xbc};
+  const DType dtype = type == "E4M3" ? DType::kF8E4M3 : DType::kF8E5M2;
+  const std::vector<float> input = {3.0F};
+  const std::vector<uint8_t> marker = {0, 0};
+  std::vector<io::SafetensorsTensor> tensors;
+  const auto floats = [&](const std::string& name, const std::vector<float>& values) {
+    tensors.push_back({name, DType::kF32, {std::ssize(values)}, std::as_bytes(std::span(values))});
+  };
+  if (!scale_key.empty()) {
+    floats("q." + scale_key, scale);
+    floats("q.scale_input", input);
+  }
+  for (const char* name : {"q.weight", "k.weight"}) {
+    tensors.push_back({name, dtype, {2, 2}, std::as_bytes(std::span(q))});
+  }
+  tensors.push_back({"scaled_fp8", dtype, {2}, std::as_bytes(std::span(marker))});
+  fs::path path = folder / ("fp8_" + type + scale_key + ".safetensors");
+  io::write_safetensors(path, tensors);
+  return path;
+}
+
+// By the formats' own definitions (OCP, "8-bit floating point specification", 2023).
+TEST_F(WeightsFileTest, Reads8BitFloatsTimesTheScaleBesideThem) {
+  for (const std::string type : {"E4M3", "E5M2"}) {
+    const float largest = type == "E4M3" ? 448.0F : 57'344.0F;
+    const at::Tensor plain = at::tensor({1.0F, 1.5F, largest, -1.0F}).view({2, 2});
+    for (const std::string key : {"", "scale_weight", "weight_scale"}) {
+      WeightsFile file = WeightsFile::open(fp8_file(folder_.path(), type, key, {0.3F}));
+      EXPECT_THAT(file.names(), testing::ElementsAre("k.weight", "q.weight"));
+      const at::Tensor scaled = key.empty() ? plain : plain * 0.3F;
+      EXPECT_TRUE(at::equal(file.read("k.weight"), plain)) << type << key;
+      EXPECT_TRUE(at::equal(file.read("q.weight"), scaled)) << type << key;
+      const LateTensors late = file.tensors();
+      EXPECT_EQ(late.at("q.weight").type, at::kFloat);
+      EXPECT_TRUE(at::equal(late.at("q.weight").read_all(), scaled)) << type << key;
+      file.rename({{.path = "qk.weight", .keys = {"q.weight", "k.weight"}}});
+      EXPECT_TRUE(at::equal(file.read("qk.weight"), at::cat({scaled, plain}))) << type << key;
+    }
+  }
+  const auto refusal = [&](const std::vector<float>& scale) {
+    return error_of(ErrorKind::kIo, [&] {
+      return WeightsFile::open(fp8_file(folder_.path(), "E4M3", "scale_weight", scale))
+          .names()
+          .size();
+    });
+  };
+  EXPECT_THAT(refusal({1.0F, 2.0F}), HasSubstr("q.scale_weight must be one number"));
+  EXPECT_THAT(refusal({0.0F}), HasSubstr("q.scale_weight must be a number above 0"));
+  EXPECT_THAT(refusal({std::nanf("")}), HasSubstr("must be a number above 0"));
 }
 
 }  // namespace weights_file_test

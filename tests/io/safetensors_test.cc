@@ -172,7 +172,9 @@ TEST_F(HostileSafetensorsTest, Tensors) {
   write_raw(path_, with("F32", "[2]", "[0,8]"));
   EXPECT_EQ(SafetensorsFile::open(path_).tensors().size(), 1U);  // the base is sound
   EXPECT_THAT(refusal(with("X32", "[2]", "[0,8]")), HasSubstr("\"X32\""));
-  EXPECT_THAT(refusal(with("F8_E4M3", "[8]", "[0,8]")), HasSubstr("8-bit float"));
+  write_raw(path_, with("F8_E4M3", "[8]", "[0,8]"));
+  EXPECT_EQ(SafetensorsFile::open(path_).tensors().front().dtype, DType::kF8E4M3);
+  EXPECT_THAT(refusal(with("F8_E8M0", "[8]", "[0,8]")), HasSubstr("\"F8_E8M0\""));
   EXPECT_THAT(refusal(with("F32", "[-2]", "[0,8]")), HasSubstr("negative number"));
   EXPECT_THAT(refusal(with("F32", "[2.0]", "[0,8]")), HasSubstr("fraction"));
   EXPECT_THAT(refusal(with("F32", "[1e400]", "[0,8]")), HasSubstr("JSON"));
