@@ -137,7 +137,7 @@ pipelines::ClipOptions clip_options(const ModelRecipe& recipe, const DrawOptions
   how.video_frames = options.video_frames;
   how.places = "head";
   add_one(options.video);
-  const bool places_last = recipe.model.transformer.single_first_frame && !options.last.empty();
+  const bool places_last = models::shape_of(recipe.model).places_frames && !options.last.empty();
   if (!options.at.empty() || places_last) {
     read_placed(options, how, recipe.model).add_to(clips, recipe.model.frames);
     return clips;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/models/families.h"
 
 namespace kinora::inference {
 namespace {
@@ -69,8 +70,7 @@ void PlacedLatents::add_to(pipelines::ClipOptions& clips, int64_t num_frames) co
 
 PlacedLatents read_placed(const DrawOptions& options, const GivenOptions& how,
                           const models::ModelConfig& model) {
-  KINORA_CHECK(model.transformer.single_first_frame && model.transformer.sliding_window.empty(),
-               kConfig,
+  KINORA_CHECK(models::shape_of(model).places_frames, kConfig,
                "[sample] frames from any frame on are given to models with "
                "model.single_first_frame and without model.sliding_window. Hint: a folder of "
                "LTXConditionPipeline, or --image and --last");

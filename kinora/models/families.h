@@ -90,6 +90,7 @@ struct ModelShape {
   diffusion::GivenWay given_way = diffusion::GivenWay::kNone;  ///< how it is shown given frames
   bool has_windows = false;         ///< local attention in the place of the last of Family::spans
   bool has_sliding_window = false;  ///< model.sliding_window: tokens attend to those around them
+  bool places_frames = false;  ///< it is shown frames from any frame on (Conditions::shown_places)
   bool is_distilled =
       false;  ///< it is told the guidance scale (model.guidance), and needs no other
   ShownInput input = ShownInput::kPlain;  ///< what it is shown beside x_t

@@ -140,6 +140,7 @@ TEST(LowRankUpdatesTest, JoinedTheyAreOneUpdate) {
                              .x = parts.x.const_data_ptr(),
                              .x_stride = kIn,
                              .a = factors.a.const_data_ptr(),
+                             .a_stride = kIn,
                              .b = factors.b.const_data_ptr(),
                              .low = low.data_ptr(),
                              .low_stride = rank,
@@ -168,6 +169,7 @@ TEST(LowRankUpdatesTest, JoinedTheyAreOneUpdate) {
                               .dlow = dlow.data_ptr(),
                               .dlow_stride = rank,
                               .a_grad = a_grad.data_ptr<float>(),
+                              .a_grad_stride = kIn,
                               .b_grad = b_grad.data_ptr<float>()});
   expect_near(at::matmul(at::cat({parts.dy, dlow}, 1), joined.narrow(1, 0, kIn)),
               at::matmul(parts.dy, parts.changed()));

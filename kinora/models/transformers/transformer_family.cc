@@ -188,6 +188,7 @@ ModelShape transformer_shape(const ModelConfig& config) {
           .given_way = given_way_of(config),
           .has_windows = !own.window.empty(),
           .has_sliding_window = !own.sliding_window.empty(),
+          .places_frames = own.single_first_frame && own.sliding_window.empty(),
           .is_distilled = own.guidance > 0,
           .input = input,
           .references = own.references,
