@@ -25,6 +25,7 @@
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/low_rank.h"
 #include "kinora/kernels/cuda/random.h"
+#include "kinora/kernels/cuda/shared_memory.cuh"
 
 namespace kinora::kernels::cuda {
 namespace {
@@ -579,19 +580,8 @@ cudaError_t launch_backward(const LowRankBackward& call, void* workspace, cudaSt
   return launch_gradients<T, kTiles>(of_x, stream);
 }
 
-/// The shared memory that a block may have on the current device; 0 where that cannot be known.
-int shared_bytes() {
-  int device = 0;
-  int bytes = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-                 cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-                     cudaSuccess
-             ? bytes
-             : 0;
-}
-
-/// What a rank's backward takes of it; 0 for one without kernels.
-int backward_bytes(int64_t rank) {
+/// Of shared memory that a rank's backward takes; 0 for one without kernels.
+size_t backward_bytes(int64_t rank) {
   switch (rank) {
     case 8:
       return Shared<8>::kBytes;
@@ -632,9 +622,9 @@ bool starts_on_16_bytes(const void* data, int64_t stride) {
 }  // namespace
 
 bool low_rank_supported(DType type, int64_t in, int64_t out, int64_t rank) {
-  const int bytes = backward_bytes(rank);
+  const size_t bytes = backward_bytes(rank);
   return (type == DType::kBF16 || type == DType::kF16) && kernel_capability() >= 80 && bytes > 0 &&
-         bytes <= shared_bytes() && in % 8 == 0 && out % 8 == 0;
+         bytes <= max_shared_bytes() && in % 8 == 0 && out % 8 == 0;
 }
 
 cudaError_t low_rank_forward(const LowRankForward& call, cudaStream_t stream) {

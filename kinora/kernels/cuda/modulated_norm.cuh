@@ -4,6 +4,7 @@
 
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/fp8_tile.cuh"
+#include "kinora/kernels/cuda/shared_memory.cuh"
 #include "kinora/kernels/modulated_norm.h"
 
 /// What the forward and backward kernels of modulated_norm share. Device code only.
@@ -11,18 +12,6 @@ namespace kinora::kernels::cuda {
 
 constexpr int kChunk = 8;  ///< columns that a thread takes at a time: 16 bytes of a 16-bit type
 constexpr unsigned kFullWarp = 0xffffffffU;
-
-/// Bytes of shared memory that one block may have on this device.
-inline size_t max_shared_bytes() {
-  int device = 0;
-  int bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
-          cudaSuccess) {
-    return 0;
-  }
-  return static_cast<size_t>(bytes);
-}
 
 /// call.rows_of_vectors, of which none has more rows than there are.
 template <typename Call>
