@@ -253,7 +253,7 @@ struct WeightsFile::Content {
   }
 
   /// Gives weights in 8-bit floats the scale that stands beside them, and forgets it and what else
-  /// is of such products: ComfyUI's names, and those of torchao's and ModelOpt's files.
+  /// is of such products: ComfyUI's names and ModelOpt's.
   void take_scales(const std::filesystem::path& path) {
     constexpr std::string_view kWeight = "weight";
     std::vector<std::string> taken;

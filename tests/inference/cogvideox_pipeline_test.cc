@@ -24,6 +24,7 @@
 #include "kinora/pipelines/diffusers_model.h"
 #include "tests/error_of.h"
 #include "tests/inference/drawn_pictures.h"
+#include "tests/inference/drawn_states.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -92,9 +93,6 @@ class CogVideoXPipelineTest : public testing::Test {
     in.close();
     values.update(changes);
     std::ofstream(file) << values;
-  }
-  static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
-    return ((ours - theirs).norm() / theirs.norm()).item<double>();
   }
   [[nodiscard]] const fs::path& scratch() const { return scratch_; }
 
@@ -171,11 +169,7 @@ TEST_F(CogVideoXPipelineTest, ConvertsToDiffusersAndBack) {
     const fs::path from = name == "cogvideox" ? data(name) : whole(name);
     (void)convert_weights({.from = from, .to = own});
     (void)convert_weights({.from = own, .to = back});
-    const auto first = WeightsFile::open(from / "transformer");
-    const auto second = WeightsFile::open(back / "transformer");
-    for (const std::string& tensor : first.names()) {
-      EXPECT_TRUE(first.read(tensor).equal(second.read(tensor))) << tensor;
-    }
+    expect_tensors_of(from / "transformer", back / "transformer");
     std::ifstream written(back / "transformer/config.json");
     std::ifstream read(from / "transformer/config.json");
     const json described = json::parse(written);

@@ -28,6 +28,7 @@
 #include "kinora/pipelines/text_encoder_file.h"
 #include "tests/error_of.h"
 #include "tests/inference/drawn_pictures.h"
+#include "tests/inference/drawn_states.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -41,10 +42,6 @@ using testing::HasSubstr;
 
 constexpr const char* kClean = "hunyuan_video_i2v";
 constexpr const char* kBeside = "hunyuan_video_i2v_33ch";
-
-double distance(const at::Tensor& ours, const at::Tensor& theirs) {
-  return ((ours - theirs).norm() / theirs.norm()).item<double>();
-}
 
 class HunyuanVideoI2vTest : public testing::TestWithParam<const char*> {
  protected:
@@ -124,29 +121,9 @@ class HunyuanVideoI2vTest : public testing::TestWithParam<const char*> {
 TEST_P(HunyuanVideoI2vTest, StatesOfPictureAndCaptionAreThoseOfDiffusers) {
   const fs::path path = whole(GetParam());
   const Prompts ours = prompts(path, captions(path));
-  const at::Tensor states = drawn(path).read("states");
-  const at::Tensor lengths = drawn(path).read("lengths");
-  const at::Tensor pooled = drawn(path).read("pooled");
   const bool is_clean = std::string(GetParam()) == kClean;
   EXPECT_EQ(ours.shape.length, 24 * 24 / (is_clean ? 4 : 2) + 252);
-  std::vector<data::Text> texts;
-  for (const Prompt& prompt : ours.all) {
-    texts.push_back(prompt.text);
-  }
-  texts.push_back(ours.negative.value());
-  ASSERT_EQ(std::ssize(texts), lengths.numel());
-  int64_t first = 0;
-  for (int64_t i = 0; i < std::ssize(texts); ++i) {
-    const data::Text& text = texts[static_cast<size_t>(i)];
-    const auto length = lengths[i].item<int64_t>();
-    ASSERT_EQ(text.length, length) << i;
-    EXPECT_LT(distance(at::tensor(text.tokens).view({ours.shape.length, -1}).narrow(0, 0, length),
-                       states.narrow(0, first, length)),
-              5e-6)
-        << i;
-    EXPECT_LT(distance(at::tensor(text.pooled), pooled[i]), 5e-6) << i;
-    first += length;
-  }
+  expect_states(ours, drawn(path), /*has_vectors=*/true);
 }
 
 TEST_P(HunyuanVideoI2vTest, ClipsAreThoseOfDiffusers) {
@@ -162,11 +139,7 @@ TEST_P(HunyuanVideoI2vTest, ConvertsAndComesBack) {
   const fs::path path = whole(GetParam());
   const fs::path back = path / "back";
   (void)convert_weights({.from = path, .to = back});
-  const auto first = WeightsFile::open(path / "transformer");
-  const auto second = WeightsFile::open(back / "transformer");
-  for (const std::string& name : first.names()) {
-    EXPECT_TRUE(first.read(name).equal(second.read(name))) << name;
-  }
+  expect_tensors_of(path / "transformer", back / "transformer");
   std::ifstream written(back / "transformer/config.json");
   std::ifstream read(path / "transformer/config.json");
   const json described = json::parse(written);

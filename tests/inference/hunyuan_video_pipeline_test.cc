@@ -24,6 +24,7 @@
 #include "kinora/pipelines/diffusers_model.h"
 #include "tests/error_of.h"
 #include "tests/inference/drawn_pictures.h"
+#include "tests/inference/drawn_states.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -76,9 +77,6 @@ class HunyuanVideoPipelineTest : public testing::Test {
     return path;
   }
   [[nodiscard]] const fs::path& scratch() const { return scratch_; }
-  static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
-    return ((ours - theirs).norm() / theirs.norm()).item<double>();
-  }
 
  private:
   fs::path scratch_ = fs::path(testing::TempDir()) / ("hunyuan-" + std::to_string(::getpid()));
@@ -86,29 +84,8 @@ class HunyuanVideoPipelineTest : public testing::Test {
 
 TEST_F(HunyuanVideoPipelineTest, StatesAndVectorsAreThoseOfDiffusers) {
   const Prompts ours = prompts();
-  const WeightsFile expected = drawn();
-  const at::Tensor states = expected.read("states");
-  const at::Tensor lengths = expected.read("lengths");
-  const at::Tensor pooled = expected.read("pooled");
   EXPECT_EQ(ours.shape.length, 256);
-  std::vector<data::Text> texts;
-  for (const Prompt& prompt : ours.all) {
-    texts.push_back(prompt.text);
-  }
-  texts.push_back(ours.negative.value());
-  ASSERT_EQ(std::ssize(texts), lengths.numel());
-  int64_t first = 0;
-  for (int64_t i = 0; i < std::ssize(texts); ++i) {
-    const data::Text& text = texts[static_cast<size_t>(i)];
-    const auto length = lengths[i].item<int64_t>();
-    ASSERT_EQ(text.length, length) << i;  // the second is cut off
-    EXPECT_LT(distance(at::tensor(text.tokens).view({256, -1}).narrow(0, 0, length),
-                       states.narrow(0, first, length)),
-              5e-6)
-        << i;
-    EXPECT_LT(distance(at::tensor(text.pooled), pooled[i]), 5e-6) << i;
-    first += length;
-  }
+  expect_states(ours, drawn(), /*has_vectors=*/true);
 }
 
 TEST_F(HunyuanVideoPipelineTest, ClipsAreThoseOfDiffusers) {
@@ -168,11 +145,7 @@ TEST_F(HunyuanVideoPipelineTest, ConvertsToTheAuthorsFileAndBack) {
                     Contains("final_layer.adaLN_modulation.1.weight")));
   const fs::path back = scratch() / "back";
   (void)convert_weights({.from = own, .to = back});
-  const auto first = WeightsFile::open(folder() / "transformer");
-  const auto second = WeightsFile::open(back / "transformer");
-  for (const std::string& name : first.names()) {
-    EXPECT_TRUE(first.read(name).equal(second.read(name))) << name;
-  }
+  expect_tensors_of(folder() / "transformer", back / "transformer");
   // What the authors' keys are read as.
   const auto ours = pipelines::open_weights(folder() / "transformer", false);
   const auto theirs = pipelines::open_weights(file, false);

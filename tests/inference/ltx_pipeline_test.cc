@@ -31,6 +31,7 @@
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
 #include "tests/inference/drawn_pictures.h"
+#include "tests/inference/drawn_states.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -111,9 +112,6 @@ class LtxPipelineTest : public testing::Test {
     return path.string();
   }
   [[nodiscard]] const fs::path& scratch() const { return scratch_; }
-  static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
-    return ((ours - theirs).norm() / theirs.norm()).item<double>();
-  }
 
  private:
   fs::path scratch_ = fs::path(testing::TempDir()) / ("ltx-" + std::to_string(::getpid()));
@@ -122,27 +120,8 @@ class LtxPipelineTest : public testing::Test {
 // The text encoder reads the padding behind a text, the model does not.
 TEST_F(LtxPipelineTest, StatesAreThoseOfDiffusers) {
   const Prompts ours = prompts();
-  const WeightsFile expected = drawn();
-  const at::Tensor states = expected.read("states");
-  const at::Tensor lengths = expected.read("lengths");
   EXPECT_EQ(ours.shape.length, 128);
-  std::vector<data::Text> texts;
-  for (const Prompt& prompt : ours.all) {
-    texts.push_back(prompt.text);
-  }
-  texts.push_back(ours.negative.value());
-  ASSERT_EQ(std::ssize(texts), lengths.numel());
-  int64_t first = 0;
-  for (int64_t i = 0; i < std::ssize(texts); ++i) {
-    const data::Text& text = texts[static_cast<size_t>(i)];
-    const auto length = lengths[i].item<int64_t>();
-    ASSERT_EQ(text.length, length) << i;
-    EXPECT_LT(distance(at::tensor(text.tokens).view({128, -1}).narrow(0, 0, length),
-                       states.narrow(0, first, length)),
-              5e-6)
-        << i;
-    first += length;
-  }
+  expect_states(ours, drawn());
 }
 
 TEST_F(LtxPipelineTest, ClipsAreThoseOfDiffusers) {
@@ -329,9 +308,7 @@ TEST_F(LtxPipelineTest, ConvertsToAFileAndBack) {
   const auto first = WeightsFile::open(folder() / "transformer");
   const auto second = WeightsFile::open(back / "transformer");
   EXPECT_EQ(second.names().size(), first.names().size() + 1);  // what null captions are read as
-  for (const std::string& name : first.names()) {
-    EXPECT_TRUE(first.read(name).equal(second.read(name))) << name;
-  }
+  expect_tensors_of(folder() / "transformer", back / "transformer");
   std::ifstream ours(back / "transformer/config.json");
   std::ifstream theirs(folder() / "transformer/config.json");
   const json described = json::parse(ours);

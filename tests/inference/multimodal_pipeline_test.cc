@@ -24,6 +24,7 @@
 #include "kinora/pipelines/diffusers_model.h"
 #include "tests/error_of.h"
 #include "tests/inference/drawn_pictures.h"
+#include "tests/inference/drawn_states.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -66,9 +67,6 @@ class MultimodalPipelineTest : public testing::TestWithParam<const char*> {
     return path;
   }
   [[nodiscard]] const fs::path& scratch() const { return scratch_; }
-  static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
-    return ((ours - theirs).norm() / theirs.norm()).item<double>();
-  }
 
  private:
   fs::path scratch_ = fs::path(testing::TempDir()) / ("multimodal-" + std::to_string(::getpid()));

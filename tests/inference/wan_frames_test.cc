@@ -26,6 +26,7 @@
 #include "kinora/pipelines/pipeline.h"
 #include "tests/error_of.h"
 #include "tests/inference/drawn_pictures.h"
+#include "tests/inference/drawn_states.h"
 #include "tests/places.h"
 
 namespace kinora::inference {
@@ -114,9 +115,6 @@ class WanFramesTest : public testing::Test {
     values.update(changes);
     std::ofstream(file) << values;
   }
-  static double distance(const at::Tensor& ours, const at::Tensor& theirs) {
-    return ((ours - theirs).norm() / theirs.norm()).item<double>();
-  }
   [[nodiscard]] const fs::path& scratch() const { return scratch_; }
 
  private:
@@ -197,11 +195,7 @@ TEST_F(WanFramesTest, ConvertsToAFileAndBack) {
   (void)convert_weights({.from = folder, .to = file});
   const fs::path back = scratch() / "back";
   (void)convert_weights({.from = file, .to = back});
-  const auto first = WeightsFile::open(folder / "transformer");
-  const auto second = WeightsFile::open(back / "transformer");
-  for (const std::string& name : first.names()) {
-    EXPECT_TRUE(first.read(name).equal(second.read(name))) << name;
-  }
+  expect_tensors_of(folder / "transformer", back / "transformer");
   std::ifstream ours(back / "transformer/config.json");
   std::ifstream theirs(folder / "transformer/config.json");
   const json described = json::parse(ours);
