@@ -149,6 +149,11 @@ class Gloo : public HostTransport {
     }
     backend_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
         membership.store, static_cast<int>(membership.rank), static_cast<int>(size_), options);
+    // A rank that is through with the group at once closes its connections, and others may still be
+    // making theirs.
+    c10d::BarrierOptions all_connected;
+    all_connected.timeout = timeout_;
+    finish([&] { return backend_->barrier(all_connected); });
     thread_ = std::thread([this] { run_queue(); });
   }
 
@@ -405,7 +410,7 @@ std::unique_ptr<HostTransport> make_gloo(const Membership& membership) {
     return std::make_unique<Gloo>(membership);
   } catch (const std::exception& error) {
     throw_error(ErrorKind::kComm, "[comm] rank ", membership.rank, " of ", membership.size,
-                " could not connect to the others: ", error.what(),
+                " could not connect to the others: ", first_line(error),
                 ". Hint: look for their own errors; on several hosts, GLOO_SOCKET_IFNAME names the "
                 "network to use.");
   }

@@ -132,6 +132,15 @@ TEST(GroupTest, SplitsTwoByTwo) {
   });
 }
 
+// One rank may be through with a group before another has made its connections.
+TEST(GroupTest, EndsAsSoonAsItIsMade) {
+  run_on_ranks(4, [](const Group& world) {
+    for (int i = 0; i < 40; ++i) {
+      EXPECT_EQ(world.split({{0, 1, 2, 3}}).size(), 4);
+    }
+  });
+}
+
 TEST(GroupTest, OverlapsAndCounts) {
   run_on_ranks(2, [](const Group& world) {
     // Waited for in another order on each rank, with an exchange in between.
