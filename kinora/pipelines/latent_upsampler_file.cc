@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMostChannels = 1 << 16;
-constexpr int64_t kMostBlocks = 1024;
+constexpr int64_t kMostUpsamplerChannels = 1 << 16;
+constexpr int64_t kMostUpsamplerBlocks = 1024;
 
 fs::path upsampler_folder(const fs::path& path) {
   const fs::path part = path / "latent_upsampler";
@@ -33,10 +33,10 @@ models::LatentUpsamplerConfig latent_upsampler_config(const fs::path& path) {
   reader.require("temporal_upsample", false, false);
   const models::LatentUpsamplerConfig start;
   return {
-      .in_channels = reader.size("in_channels", start.in_channels, kMostChannels),
-      .mid_channels = reader.size("mid_channels", start.mid_channels, kMostChannels),
+      .in_channels = reader.size("in_channels", start.in_channels, kMostUpsamplerChannels),
+      .mid_channels = reader.size("mid_channels", start.mid_channels, kMostUpsamplerChannels),
       .num_blocks_per_stage =
-          reader.size("num_blocks_per_stage", start.num_blocks_per_stage, kMostBlocks),
+          reader.size("num_blocks_per_stage", start.num_blocks_per_stage, kMostUpsamplerBlocks),
       .dims = reader.size("dims", start.dims, 3),
   };
 }
