@@ -4,6 +4,7 @@ weights. Wants torch and diffusers.
     python bench/peers/flux.py --work train --joint 4 --parallel 8 --tokens 64 --batch 1 --mode compile-default
     python bench/peers/flux.py --work lora --joint 19 --parallel 38 --guidance --mode compile-default --checkpointing
     python bench/peers/flux.py --work sample --joint 19 --parallel 38 --guidance --mode compile-default --graph
+    python bench/peers/flux.py --work sample --joint 19 --parallel 38 --guidance --mode compile-default --graph --float8 row
     torchrun --nproc-per-node 2 bench/peers/flux.py --work train --joint 4 --parallel 8 --batch 2 --passes 4 --fsdp2 \
         --mode compile-default
     python bench/peers/flux.py --work train --joint 1 --parallel 1 --hidden 64 --heads 4 --tokens 4 --device cpu
@@ -11,7 +12,8 @@ weights. Wants torch and diffusers.
 Training: latents, T5's states and CLIP's vector lie in the device's memory; forward (bf16 autocast over fp32 weights),
 the mean squared error of the velocity, backward, fused AdamW without an average. LoRA: updates of the blocks' linears
 over frozen weights in bf16, in fp32, as PEFT computes them. Sampling: weights in bf16, one forward and a step of Euler;
---graph captures both as a CUDA graph by hand. --regional compiles the two kinds of blocks, not the whole. --fsdp2,
+--graph captures both as a CUDA graph by hand; --float8: torchao's 8-bit products of all linears, with
+scales of rows or of tensors, of activations as they come (wants torchao). --regional compiles the two kinds of blocks, not the whole. --fsdp2,
 under torchrun: fully_shard of every block, compiled by itself, and of the rest, bf16 parameters, fp32 reduction, gathered again in backward;
 --batch is of one rank and of one of the --passes of a step, of which the last reduces, or each with --reduce-each. Prints one line of JSON a
 measurement, the median of blocks of steps.
@@ -121,8 +123,17 @@ def training(arguments, mode):
     return step, model
 
 
+def quantise(model, scales):
+    """Linears' weights to 8-bit floats once, what they read in each product (torchao, float8 dynamic quantisation)."""
+    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, PerTensor, quantize_
+    granularity = PerRow() if scales == "row" else PerTensor()
+    quantize_(model, Float8DynamicActivationFloat8WeightConfig(granularity=granularity))
+
+
 def sampling(arguments, mode):
     model = build(arguments, torch.bfloat16).requires_grad_(False).eval()
+    if arguments.float8:
+        quantise(model, arguments.float8)
     x, text, pooled, image_places, text_places = inputs(arguments)
     text, pooled = text.to(model.dtype), pooled.to(model.dtype)
     guidance = torch.full((arguments.batch,), 3.5, device=arguments.device) if arguments.guidance else None
@@ -166,6 +177,7 @@ def main():
     parser.add_argument("--regional", action="store_true", help="compile blocks by themselves, not the whole")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--graph", action="store_true", help="sampling: a CUDA graph captured by hand")
+    parser.add_argument("--float8", choices=["row", "tensor"], help="sampling: torchao's products in 8 bits")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=3)
@@ -182,7 +194,7 @@ def main():
         measure.make_attention_contiguous()
     description = {"peer": "flux", "work": arguments.work, "joint": arguments.joint, "parallel": arguments.parallel,
                    "tokens": arguments.tokens**2 + arguments.text, "batch": arguments.batch,
-                   "contiguous_attention": is_contiguous, "device": measure.device_name(arguments.device)}
+                   "contiguous_attention": is_contiguous, "float8": arguments.float8, "device": measure.device_name(arguments.device)}
     measure.run_all(({**description, "mode": mode}, lambda mode=mode: measured(arguments, mode))
                     for mode in arguments.mode)
     if arguments.fsdp2:
