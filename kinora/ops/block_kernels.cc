@@ -212,6 +212,9 @@ Fp8* BlockKernels::fp8() const {
 
 void BlockKernels::weights_take_turns() {
   impl_->low_rank.take_turns();
+  if (fp8() != nullptr) {
+    fp8()->frozen_take_turns();
+  }
 }
 
 int64_t BlockKernels::room(const LinearWeights& linear) const {

@@ -161,7 +161,8 @@ class BlockKernels {
   /// Null: not in fp8.
   [[nodiscard]] Fp8* fp8() const;
 
-  /// Weights lie at the same addresses by turns (optim::HeldWeights): no copy of one is kept.
+  /// Frozen weights lie at the same addresses by turns (optim::HeldWeights): no copy of one is
+  /// kept. After use_fp8().
   void weights_take_turns();
 
   /// Columns that a matrix must leave free behind its rows for the updates of the linear that reads

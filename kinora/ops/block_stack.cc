@@ -402,6 +402,23 @@ void call_hook(Pass& pass, BucketMoment moment, int64_t block) {
   }
 }
 
+/// Before forward or backward of a block: its weights are there, and those that are quantised for
+/// one block at a time.
+void begin_block(Pass& pass, BucketMoment moment, int64_t block) {
+  call_hook(pass, moment, block);
+  Fp8* const fp8 = pass.kernels.fp8();
+  if (!pass.branches.trains || fp8 == nullptr || !fp8->any_take_turns()) {
+    return;
+  }
+  std::vector<LinearWeights> linears;
+  for (const Branch& branch : pass.stack.blocks[static_cast<size_t>(block)].branches) {
+    for (const LinearWeights* linear : linears_of(branch)) {
+      linears.push_back(*linear);
+    }
+  }
+  fp8->begin_block(linears, moment == BucketMoment::kBeforeForward);
+}
+
 /// Makes the vectors before that column, each group when the first of its blocks needs it: its
 /// weights may still be on their way while blocks before it compute. Ranks that need not wait for
 /// weights make them all, for one sum in place of one a group.
@@ -637,7 +654,7 @@ std::array<at::Tensor, kStreams> run_forward(Pass& pass, const at::Tensor& x,
       if (!pass.modulates_in_blocks()) {
         modulate_up_to(pass, place.end_column);
       }
-      call_hook(pass, BucketMoment::kBeforeForward, place.block);
+      begin_block(pass, BucketMoment::kBeforeForward, place.block);
       modulate_up_to(pass, place.end_column);
     }
     SeamForward seam = pass_seam(pass, seam_before(pass, k), streams[place.stream]);
@@ -917,7 +934,7 @@ StackGradients run_stack_backward(Pass& pass, const at::Tensor& c,
     const Branch& branch = *place.branch;
     KeptBranch& kept = pass.kept[k];
     if (place.is_last) {
-      call_hook(pass, BucketMoment::kBeforeBackward, place.block);
+      begin_block(pass, BucketMoment::kBeforeBackward, place.block);
       if (pass.aside) {
         pass.aside->fetch(static_cast<size_t>(place.block));
       }

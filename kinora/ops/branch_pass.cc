@@ -720,7 +720,8 @@ at::Tensor backward(BranchPass& /*pass*/, const FunctionBody& /*body*/, ResultGr
   return std::exchange(kept.leaf, at::Tensor()).grad();
 }
 
-/// All linears, in order of use.
+}  // namespace
+
 std::vector<const LinearWeights*> linears_of(const Branch& branch) {
   if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
     return {&attention->qkv, &attention->proj};
@@ -745,8 +746,6 @@ std::vector<const LinearWeights*> linears_of(const Branch& branch) {
   }
   return {};  // of a function
 }
-
-}  // namespace
 
 void push_tensors(KeptBranch& kept, std::vector<at::Tensor*>& tensors) {
   AttendedTokens& attended = kept.attended;

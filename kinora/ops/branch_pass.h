@@ -76,6 +76,8 @@ struct KeptBranch {
 /// All of it but graphs of autograd, which are `leaf` and `graph`.
 void push_tensors(KeptBranch& kept, std::vector<at::Tensor*>& tensors);
 
+/// All linears, in order of use; of a function none.
+[[nodiscard]] std::vector<const LinearWeights*> linears_of(const Branch& branch);
 /// The linear that reads what the branch reads of the stream, and the one that makes its result;
 /// null: a function's, or none. stream: of a JointAttentionBody.
 [[nodiscard]] const LinearWeights* first_linear(const Branch& branch, size_t stream);

@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "kinora/core/error.h"
@@ -114,15 +115,10 @@ void Fp8::begin_step() {
   ++num_steps_;
 }
 
-Operand Fp8::unfilled_weight(const LinearWeights& linear) const {
-  const at::IntArrayRef shape = linear.weight.sizes();
+Operand Fp8::unfilled_weight(at::IntArrayRef shape) const {
   Operand weight = unfilled_bytes(shape, /*has_transposed=*/!is_for_sampling());
-  if (scaling_ == Fp8Scaling::kBlock) {
-    return unfilled_blocks(std::move(weight), /*is_square=*/true);
-  }
-  weight.factors = weight_inverse_.narrow(0, kStride * linear.number, 1);
-  weight.transposed_factors = weight.factors;
-  return weight;
+  return scaling_ == Fp8Scaling::kBlock ? unfilled_blocks(std::move(weight), /*is_square=*/true)
+                                        : weight;
 }
 
 bool Fp8::is_quantised(const LinearWeights& linear) const {
@@ -133,56 +129,114 @@ bool Fp8::is_quantised(const LinearWeights& linear) const {
          known.storage->lock().get() == weight.storage().unsafeGetStorageImpl();
 }
 
-void Fp8::quantise_weights(const std::vector<LinearWeights>& linears) {
-  std::vector<LinearWeights> stale;
-  for (const LinearWeights& linear : linears) {
-    if (linear.number >= num_linears()) {  // in the first step; what is between is not here
-      linears_.resize(static_cast<size_t>(linear.number));
-      int64_t rank = 0;
-      for (const LowRankWeights& update : linear.updates) {
-        rank += update.rank();
-      }
-      linears_.push_back({.weight = unfilled_weight(linear),
-                          .first_part = linear.first_part < 0 ? linear.number : linear.first_part,
-                          .trains_weight = linear.weight_grad.defined(),
-                          .update_rank = rank});
+void Fp8::make_room(const std::vector<LinearWeights>& of_block) {
+  std::map<std::pair<int64_t, int64_t>, size_t> taken;
+  for (const LinearWeights& linear : of_block) {
+    if (linear.number < num_linears()) {
+      continue;
     }
-    if (!is_quantised(linear)) {
-      stale.push_back(linear);
-      if (Linear& known = linears_[static_cast<size_t>(linear.number)]; !known.trains_weight) {
-        known.storage = linear.weight.storage().getWeakStorageImpl();
-        known.offset = linear.weight.storage_offset();
-        known.version = linear.weight._version();
+    linears_.resize(static_cast<size_t>(linear.number));  // what is between is not here
+    int64_t rank = 0;
+    for (const LowRankWeights& update : linear.updates) {
+      rank += update.rank();
+    }
+    const at::IntArrayRef shape = linear.weight.sizes();
+    Operand weight;
+    if (takes_turns(linear)) {
+      std::vector<Operand>& rooms = rooms_[{shape[0], shape[1]}];
+      const size_t place = taken[{shape[0], shape[1]}]++;
+      if (place == rooms.size()) {
+        rooms.push_back(unfilled_weight(shape));
       }
+      weight = rooms[place];
+    } else {
+      weight = unfilled_weight(shape);
+    }
+    if (scaling_ != Fp8Scaling::kBlock) {
+      weight.factors = weight_inverse_.narrow(0, kStride * linear.number, 1);
+      weight.transposed_factors = weight.factors;
+    }
+    linears_.push_back({.weight = std::move(weight),
+                        .first_part = linear.first_part < 0 ? linear.number : linear.first_part,
+                        .trains_weight = linear.weight_grad.defined(),
+                        .update_rank = rank});
+  }
+}
+
+void Fp8::scale_weights(const std::vector<LinearWeights>& linears) {
+  for (const LinearWeights& linear : linears) {
+    cuda::quantise(linear.weight,
+                   {.amax = weight_amax_.data_ptr<float>() + kStride * linear.number});
+  }
+  // Those between that are not among these have no new magnitude, and stay.
+  const int64_t first = linears.front().number;
+  const int64_t count = linears.back().number + 1 - first;
+  const auto of_these = [&](const at::Tensor& numbers) {
+    return numbers.narrow(0, kStride * first, kStride * count);
+  };
+  cuda::update_scales(scale_update(of_these(weight_amax_), {}, 0, of_these(weight_largest_),
+                                   of_these(weight_scale_), of_these(weight_inverse_)));
+}
+
+void Fp8::fill_weight(const LinearWeights& linear, bool with_transposed) {
+  Operand copies = weight(linear.number);
+  if (!with_transposed) {
+    copies.fp8_transposed = at::Tensor();
+    copies.transposed_factors = at::Tensor();
+  }
+  if (scaling_ == Fp8Scaling::kBlock) {
+    fill_blocks(linear.weight.contiguous(), /*is_square=*/true, copies);
+    return;
+  }
+  cuda::quantise(linear.weight,
+                 {.type = DType::kF8E4M3,
+                  .data = copies.fp8.data_ptr(),
+                  .transposed = data_or_null(copies.fp8_transposed),
+                  .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
+}
+
+void Fp8::quantise_weights(const std::vector<LinearWeights>& of_block) {
+  make_room(of_block);
+  std::vector<LinearWeights> stale;
+  for (const LinearWeights& linear : of_block) {
+    if (takes_turns(linear) || is_quantised(linear)) {
+      continue;
+    }
+    stale.push_back(linear);
+    if (Linear& known = linears_[static_cast<size_t>(linear.number)]; !known.trains_weight) {
+      known.storage = linear.weight.storage().getWeakStorageImpl();
+      known.offset = linear.weight.storage_offset();
+      known.version = linear.weight._version();
     }
   }
   if (stale.empty()) {
     return;
   }
-  if (scaling_ == Fp8Scaling::kBlock) {
-    for (const LinearWeights& linear : stale) {
-      fill_blocks(linear.weight.contiguous(), /*is_square=*/true, weight(linear.number));
-    }
+  if (scaling_ != Fp8Scaling::kBlock) {
+    scale_weights(stale);
+  }
+  for (const LinearWeights& linear : stale) {
+    fill_weight(linear, /*with_transposed=*/true);
+  }
+}
+
+void Fp8::begin_block(const std::vector<LinearWeights>& linears, bool is_forward) {
+  if (!any_take_turns() || is_calibrating()) {
     return;
   }
-  for (const LinearWeights& linear : stale) {
-    cuda::quantise(linear.weight,
-                   {.amax = weight_amax_.data_ptr<float>() + kStride * linear.number});
+  std::vector<LinearWeights> own;
+  std::ranges::copy_if(linears, std::back_inserter(own), [this](const LinearWeights& linear) {
+    return linear.number >= 0 && takes_turns(linear);
+  });
+  if (own.empty()) {
+    return;
   }
-  // Those of others have no new magnitude, and stay.
-  const auto of_these = [&linears](const at::Tensor& numbers) {
-    return numbers.narrow(0, kStride * linears.front().number,
-                          kStride * static_cast<int64_t>(linears.size()));
-  };
-  cuda::update_scales(scale_update(of_these(weight_amax_), {}, 0, of_these(weight_largest_),
-                                   of_these(weight_scale_), of_these(weight_inverse_)));
-  for (const LinearWeights& linear : stale) {
-    const Operand& copies = weight(linear.number);
-    cuda::quantise(linear.weight,
-                   {.type = DType::kF8E4M3,
-                    .data = copies.fp8.data_ptr(),
-                    .transposed = data_or_null(copies.fp8_transposed),
-                    .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
+  std::ranges::sort(own, {}, &LinearWeights::number);
+  if (is_forward && scaling_ != Fp8Scaling::kBlock) {
+    scale_weights(own);
+  }
+  for (const LinearWeights& linear : own) {
+    fill_weight(linear, /*with_transposed=*/!is_forward);
   }
 }
 

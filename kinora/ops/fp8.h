@@ -5,7 +5,9 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kinora/kernels/fp8.h"
@@ -65,9 +67,19 @@ class Fp8 {
   /// scales of delayed scaling. Does not wait for the device.
   void begin_step();
   /// Behind it quantises the weights of all linears, which are numbered as they stand: at once, or
-  /// by and by, since each is read only here. One that is frozen is quantised again only where it
-  /// was written to, or lies elsewhere.
-  void quantise_weights(const std::vector<LinearWeights>& linears);
+  /// block by block, since each is read only here. One that is frozen is quantised again only where
+  /// it was written to, or lies elsewhere. Of those that take turns it makes room alone, which all
+  /// blocks share.
+  void quantise_weights(const std::vector<LinearWeights>& of_block);
+
+  /// Before the first step: weights that are trained, or that are frozen, come before they are read
+  /// and go again, as those that ranks divide. begin_block() quantises them.
+  void trained_take_turns() { trained_take_turns_ = true; }
+  void frozen_take_turns() { frozen_take_turns_ = true; }
+  [[nodiscard]] bool any_take_turns() const { return trained_take_turns_ || frozen_take_turns_; }
+  /// When the weights of a block are there, before its forward and before its backward: quantises
+  /// those that take turns, and so overwrites those of the block before. Forward finds the scales.
+  void begin_block(const std::vector<LinearWeights>& linears, bool is_forward);
 
   /// With delayed scaling nothing is known of inputs and gradients in the first step: training
   /// computes it in the block's type, and only measures. The step after restore() is no first one.
@@ -114,7 +126,7 @@ class Fp8 {
 
  private:
   struct Linear {
-    Operand weight{};
+    Operand weight{};  ///< of those that take turns in room that others have, too
     int64_t first_part = -1;
     bool trains_weight = true;
     int64_t update_rank = 0;
@@ -135,8 +147,16 @@ class Fp8 {
   }
   /// Of amax_, history_ or scale_, those of inputs and gradients (dim 1) of the linears (dim 0).
   [[nodiscard]] at::Tensor of_linears(const at::Tensor& numbers) const;
-  /// Room for the copies of a linear's weight.
-  [[nodiscard]] Operand unfilled_weight(const LinearWeights& linear) const;
+  /// Room for the copies of a weight [out, in], with factors where scaling is by blocks.
+  [[nodiscard]] Operand unfilled_weight(at::IntArrayRef shape) const;
+  [[nodiscard]] bool takes_turns(const LinearWeights& linear) const {
+    return linear.weight_grad.defined() ? trained_take_turns_ : frozen_take_turns_;
+  }
+  /// Makes room for the linears of a block that are not known yet.
+  void make_room(const std::vector<LinearWeights>& of_block);
+  /// New scales of these, by number, from their magnitudes.
+  void scale_weights(const std::vector<LinearWeights>& linears);
+  void fill_weight(const LinearWeights& linear, bool with_transposed);
   /// Of a matrix, not filled yet.
   [[nodiscard]] Operand unfilled_bytes(at::IntArrayRef shape, bool has_transposed) const;
   /// Whether a product of the linear reads the transposed copies of its inputs and gradients.
@@ -155,6 +175,10 @@ class Fp8 {
   at::Tensor amax_, history_, largest_, scale_, inverse_;
   at::Tensor weight_amax_, weight_largest_, weight_scale_, weight_inverse_;
   std::vector<Linear> linears_;
+  bool trained_take_turns_ = false;
+  bool frozen_take_turns_ = false;
+  // [out, in]: what weights of that shape take turns in, as many as a block has at most.
+  std::map<std::pair<int64_t, int64_t>, std::vector<Operand>> rooms_;
 };
 
 /// The type of the 8-bit copies.

@@ -40,6 +40,11 @@ class BoostableModel : public Boostable {
   [[nodiscard]] bool is_fp8() const override {
     return kernels_ != nullptr && kernels_->fp8() != nullptr;
   }
+  void trained_weights_take_turns() override {
+    if (is_fp8()) {
+      kernels_->fp8()->trained_take_turns();
+    }
+  }
   [[nodiscard]] at::Tensor magnitudes() const override {
     return is_fp8() ? kernels_->fp8()->magnitudes() : at::Tensor();
   }

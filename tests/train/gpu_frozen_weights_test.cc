@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/device/device.h"
+#include "kinora/ops/fp8.h"
 #include "tests/ops/tensors.h"
 #include "tests/tolerances.h"
 #include "tests/train/frozen_weights.h"
@@ -64,6 +65,34 @@ TEST(GpuFrozenWeightsTest, GradientsOfUpdatesAreThoseOverWhatTheyStandFor) {
         few_bits.finetune.frozen_weights = frozen;
         few_bits.finetune.offload = offload;
         TinyRun run(few_bits, {}, device::best_device());
+        load_random(run, 0.05);
+        expect_gradients_of_values(run, config);
+      }
+    }
+  }
+}
+
+// Frozen weights are quantised when they are in their room, forward and backward.
+TEST(GpuFrozenWeightsTest, GradientsInFp8AreThoseOverWhatTheyStandFor) {
+  const at::Device device = device::best_device();
+  if (!device.is_cuda() || !ops::Fp8::possible(device)) {
+    GTEST_SKIP() << "there is no GPU with fp8 products";
+  }
+  device::configure_computation(0, /*deterministic=*/true);
+  for (const std::string family : {"dit", "unet"}) {
+    for (const char* recompute : {"none", "block"}) {
+      for (const auto& [frozen, offload] :
+           {std::pair{FrozenWeights::kNf4, 0.0}, {FrozenWeights::kFull, 1.0}}) {
+        SCOPED_TRACE(family + ", " + recompute + ", " + std::to_string(offload));
+        RunConfig config = of_kernels(family, recompute);
+        config.train.fp8 = true;
+        config.train.fp8_scaling = ops::Fp8Scaling::kCurrent;  // in fp8 from the first step on
+        config.finetune.lora.targets = {"*blocks.*"};
+        config.finetune.lora.rank = 8;
+        RunConfig few_bits = config;
+        few_bits.finetune.frozen_weights = frozen;
+        few_bits.finetune.offload = offload;
+        TinyRun run(few_bits, {}, device);
         load_random(run, 0.05);
         expect_gradients_of_values(run, config);
       }

@@ -10,6 +10,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/device/device.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/train/setup.h"
 #include "tests/comm/ranks.h"
 #include "tests/train/boost/torch_net.h"
@@ -125,6 +126,44 @@ TEST(MultiGpuTrainingTest, EveryLayoutOfTwoEqualsOneWithBranchesWithoutGates) {
       config.model.transformer.depth = 6;
       config.model.transformer.hidden = 64;
       expect_layouts_equal_one(config, world, device);
+    }
+  });
+}
+
+// Weights that ranks divide are quantised for a block at a time, with the scales of whole ones: the
+// arithmetic is that of ranks that have all.
+TEST(MultiGpuTrainingTest, DividedWeightsInFp8EqualWholeOnes) {
+  if (cuda_device_count() < 2) {
+    GTEST_SKIP() << "needs 2 GPUs, there are " << cuda_device_count();
+  }
+  if (!ops::Fp8::possible(at::Device(at::kCUDA, 0))) {
+    GTEST_SKIP() << "needs GPUs with fp8 products";
+  }
+  run_on_gpus([](const comm::Group& world, at::Device device) {
+    for (const std::string family : {"dit", "unet"}) {
+      for (const auto scaling : {ops::Fp8Scaling::kDelayed, ops::Fp8Scaling::kCurrent}) {
+        RunConfig config = tiny_in_fp8(family);
+        config.ema_decays = {};
+        config.train.device = DeviceChoice::kCuda;
+        config.train.micro_batch = 2;
+        config.train.fp8_scaling = scaling;
+        config.deterministic = true;                   // else products are chosen by timing
+        config.kernels.attention = ops::Switch::kOff;  // else chosen by timing
+        const Outcome want = outcome_on(config, world, device);
+        config.parallel.zero_stage = 3;
+        for (const double far : {0.0, 1.0}) {
+          SCOPED_TRACE(testing::Message() << family << ", scaling " << static_cast<int>(scaling)
+                                          << ", at the host " << far);
+          config.optim.offload = far;
+          config.optim.offload_weights = far;
+          const Outcome got = outcome_on(config, world, device);
+          for (size_t i = 0; i < want.losses.size(); ++i) {
+            EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << "step " << i;
+            EXPECT_NEAR(got.norms[i], want.norms[i], 1e-4 * want.norms[i]) << "step " << i;
+          }
+          EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, 1e-5));
+        }
+      }
     }
   });
 }

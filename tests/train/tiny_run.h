@@ -110,6 +110,21 @@ inline RunConfig tiny_unet() {
   return config;
 }
 
+/// "dit" or "unet", of sizes that fp8 products have.
+inline RunConfig tiny_in_fp8(const std::string& family) {
+  RunConfig config = family == "dit" ? tiny() : tiny_unet();
+  if (family == "dit") {
+    config.model.transformer.hidden = 64;
+  } else {
+    models::set_small_network(config.model, 0, 64, 2);
+  }
+  config.model = models::resolved(config.model);
+  config.precision = Precision::kBf16;
+  config.path = inference::Path::kFast;
+  config.train.fp8 = true;
+  return config;
+}
+
 /// What a few steps come to.
 struct Outcome {
   std::vector<float> losses;

@@ -225,19 +225,21 @@ void BlockModel::begin_step() {
 
 void BlockModel::quantise_weights() const {
   for (size_t i = 0; i < linears_.size(); ++i) {
-    // Weights that are divided among ranks come for a moment: what is quantised stays.
     if (!linears_[i].front()->weight.is_here) {
       continue;
     }
-    with_bucket(block_bucket(static_cast<int64_t>(i)), [&] {
-      std::vector<ops::LinearWeights> numbered;
-      for (const nn::Linear* linear : linears_[i]) {
-        for (ops::LinearWeights& part : linear->parts()) {
-          numbered.push_back(std::move(part));
-        }
+    std::vector<ops::LinearWeights> numbered;
+    for (const nn::Linear* linear : linears_[i]) {
+      for (ops::LinearWeights& part : linear->parts()) {
+        numbered.push_back(std::move(part));
       }
-      kernels_->fp8()->quantise_weights(numbered);
-    });
+    }
+    ops::Fp8& fp8 = *kernels_->fp8();
+    if (fp8.is_for_sampling()) {  // from weights that may come for a moment: what is made stays
+      with_bucket(block_bucket(static_cast<int64_t>(i)), [&] { fp8.quantise_weights(numbered); });
+    } else {
+      fp8.quantise_weights(numbered);
+    }
   }
 }
 

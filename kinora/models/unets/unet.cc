@@ -409,18 +409,14 @@ void Unet::begin_step() {
   ops::Fp8& fp8 = *kernels_->fp8();
   fp8.begin_step();
   int64_t number = 0;
-  for (size_t i = 0; i < of_blocks_.size(); ++i) {
-    // Weights that are divided among ranks come for a moment: what is quantised stays.
-    with_bucket(first_block_ + static_cast<int64_t>(i), [&] {
-      if (of_blocks_[i] == nullptr) {
-        return;
-      }
-      const std::vector<ops::LinearWeights> weights = of_blocks_[i]->number_products(number);
-      number += std::ssize(weights);
-      if (!weights.empty()) {
-        fp8.quantise_weights(weights);
-      }
-    });
+  for (UnetTransformer* transformer : of_blocks_) {
+    if (transformer == nullptr) {
+      continue;
+    }
+    for (const auto& of_block : transformer->number_products(number)) {
+      number += std::ssize(of_block);
+      fp8.quantise_weights(of_block);
+    }
   }
 }
 

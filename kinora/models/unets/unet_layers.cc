@@ -299,16 +299,17 @@ int64_t UnetTransformer::num_fp8_products() {
   return count;
 }
 
-std::vector<ops::LinearWeights> UnetTransformer::number_products(int64_t first) {
+std::vector<std::vector<ops::LinearWeights>> UnetTransformer::number_products(int64_t first) {
   if (!stack(/*places=*/1)) {
     return {};
   }
-  std::vector<ops::LinearWeights> numbered;
+  std::vector<std::vector<ops::LinearWeights>> numbered;
   for (const auto& block : transformer_blocks) {
+    std::vector<ops::LinearWeights>& of_block = numbered.emplace_back();
     for (const UnetProduct& product : block->products()) {
       if (product.fits_fp8()) {
         product.linears.front()->set_number(first++);
-        numbered.push_back(*merged({product.linears.begin(), product.linears.end()}));
+        of_block.push_back(*merged({product.linears.begin(), product.linears.end()}));
       }
     }
   }

@@ -158,9 +158,10 @@ class UnetTransformer : public nn::Module {
 
   /// How many products of the blocks can compute in fp8, if the blocks are a stack.
   [[nodiscard]] int64_t num_fp8_products();
-  /// Gives these numbers from `first` on, in order of use, and returns their weights. None without
-  /// a stack: what is one product may lie apart, as of linears of which some are frozen.
-  [[nodiscard]] std::vector<ops::LinearWeights> number_products(int64_t first);
+  /// Gives these numbers from `first` on, in order of use, and returns their weights, by blocks.
+  /// None without a stack: what is one product may lie apart, as of linears of which some are
+  /// frozen.
+  [[nodiscard]] std::vector<std::vector<ops::LinearWeights>> number_products(int64_t first);
   /// What of the blocks does not compute in fp8, and why, each a sentence that begins with `path`,
   /// this module's.
   [[nodiscard]] std::vector<std::string> what_stays(const std::string& path);

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -41,16 +42,9 @@ void check_possible(const Boostable& model, const BoosterOptions& options,
   KINORA_CHECK(optimizer.offload_weights == 0.0 || mesh.shape().pipeline == 1, kConfig,
                "[booster] optim.offload_weights brings weights for one pass at a time, and "
                "parallel.pipeline has several under way. Hint: parallel.pipeline=1");
-  KINORA_CHECK(optimizer.offload_weights == 0.0 || !model.is_fp8(), kConfig,
-               "[booster] products in fp8 keep copies of all weights, and optim.offload_weights "
-               "keeps them off the GPU. Hint: train.fp8=false, or optim.offload_weights=0");
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
-  KINORA_CHECK(
-      !options.use_fp8 || !holds, kConfig,
-      "[booster] products in fp8 keep copies of all weights, and those of finetune.frozen_weights "
-      "and finetune.offload take turns in one room. Hint: train.fp8 or these");
 }
 
 /// Says what is wrong with a plugin before axes that it would need are found not to fit.
@@ -114,6 +108,11 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   if (model_->overwrites_gradients()) {
     optimizer_->leave_gradients();
   }
+  const bool take_turns = std::ranges::any_of(
+      arena_->buckets(), [](const optim::Bucket& bucket) { return !bucket.owns_compute; });
+  if (take_turns) {
+    model_->trained_weights_take_turns();
+  }
   ops::BucketHook hook;
   if (mesh_.gradient_ranks() > 1 || optimizer.offload_weights > 0.0 || optimizer.in_backward) {
     // Alone, with weights that come one by one: each when its own update is done.
@@ -124,7 +123,8 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .reduce_type = inference::compute_type(options.plugin_config.reduce_type),
             .fp8_across = options.plugin_config.fp8_across,
             .overwrites_gradients = model_->overwrites_gradients(),
-            .reads_before_passes = model_->is_fp8() || model_->told_reads() == ToldReads::kNone,
+            .reads_before_passes =
+                (model_->is_fp8() && !take_turns) || model_->told_reads() == ToldReads::kNone,
             .gradients_apart = model_->told_reads() == ToldReads::kWatched,
             .before_fetch = [optimizer =
                                  optimizer_.get()](size_t bucket) { optimizer->wait_for(bucket); },

@@ -461,8 +461,8 @@ class Search {
       candidate.offload = offload;
       for (const double weights : kOffloadWeights) {
         const bool is_other = weights != config_.optim.offload_weights;
-        const bool is_possible = offload == 1.0 && !config_.finetune.freezes() &&
-                                 !config_.train.fp8 && candidate.pipeline == 1;
+        const bool is_possible =
+            offload == 1.0 && !config_.finetune.freezes() && candidate.pipeline == 1;
         if (weights > offload || (is_other && weights > 0.0 && !is_possible)) {
           continue;
         }
