@@ -92,7 +92,7 @@ Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling, Fp8Use use)
   weight_largest_ = at::full({num_linears * kStride}, kernels::kLargestE4M3, options);
 }
 
-void Fp8::begin_run() {
+void Fp8::begin_anew() {
   num_steps_ = 0;
   amax_.zero_();
   history_.zero_();

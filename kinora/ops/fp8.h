@@ -60,8 +60,9 @@ class Fp8 {
   [[nodiscard]] Fp8Use use() const { return use_; }
   [[nodiscard]] bool is_for_sampling() const { return use_ == Fp8Use::kSampling; }
 
-  /// Sampling: before a run. Does not wait for the device.
-  void begin_run();
+  /// Forgets all magnitudes, as before the first step: before a run of sampling, and behind passes
+  /// that were none of training. Does not wait for the device.
+  void begin_anew();
 
   /// Once before the passes of an optimizer step, in sampling before each pass: makes the new
   /// scales of delayed scaling. Does not wait for the device.
@@ -97,8 +98,8 @@ class Fp8 {
   void restore(const Fp8State& state);
 
   /// The largest magnitudes of this step's inputs and gradients so far, which begin_step() will
-  /// make scales of: ranks that train one model take the largest of all. Delayed scaling; else
-  /// undefined.
+  /// make scales of: ranks that train one model take the largest of all, and then state() is that
+  /// of each. Delayed scaling; else undefined.
   [[nodiscard]] at::Tensor magnitudes() const { return is_delayed() ? amax_ : at::Tensor(); }
   /// Of the linears whose weights are quantised.
   [[nodiscard]] int64_t num_linears() const { return static_cast<int64_t>(linears_.size()); }

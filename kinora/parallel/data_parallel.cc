@@ -90,10 +90,6 @@ void DataParallel::begin_step() {
   if (options_.reads_before_passes) {
     refresh();
   }
-  if (options_.largest.defined()) {
-    shard_group().all_reduce(options_.largest, comm::Reduction::kMax);
-    replicate_.all_reduce(options_.largest, comm::Reduction::kMax);
-  }
 }
 
 void DataParallel::begin_pass(bool first, bool last) {
@@ -164,6 +160,12 @@ void DataParallel::add_over_samples(const at::Tensor& value) {
   const device::Lap lap(waiting_);
   shard_group().all_reduce(value);
   replicate_.all_reduce(value);
+}
+
+void DataParallel::take_largest(const at::Tensor& values) {
+  const device::Lap lap(waiting_);
+  shard_group().all_reduce(values, comm::Reduction::kMax);
+  replicate_.all_reduce(values, comm::Reduction::kMax);
 }
 
 at::Tensor DataParallel::of_all_samples(const at::Tensor& values) const {

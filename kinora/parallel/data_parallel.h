@@ -43,8 +43,6 @@ struct DataParallelOptions {
   /// one.
   std::function<void(size_t bucket)> update = {};
   std::function<void(size_t bucket)> before_reuse = {};
-  /// Of these values (fp32) begin_step() takes the largest over all ranks; undefined: none.
-  at::Tensor largest = {};
 };
 
 /// Sums gradients over ranks and brings parameters together, for an arena of any
@@ -91,6 +89,8 @@ class DataParallel {
   /// Sums over all ranks `value`, a fp32 tensor on the arena's device: of what each rank has added
   /// up over the samples that are its own.
   void add_over_samples(const at::Tensor& value);
+  /// Takes the largest of all ranks' `values`, a fp32 tensor on the arena's device.
+  void take_largest(const at::Tensor& values);
   /// The values of all ranks' samples, each `values` [n], one rank behind the other.
   [[nodiscard]] at::Tensor of_all_samples(const at::Tensor& values) const;
 

@@ -115,7 +115,6 @@ void check_dynamic_sequence(const RunConfig& config) {
   refuse_unless(!config.optim.in_backward, "optim.in_backward", "optim.in_backward=false");
   refuse_unless(config.optim.offload_weights == 0.0, "optim.offload_weights",
                 "optim.offload_weights=0");
-  refuse_unless(!config.train.fp8, "train.fp8", "train.fp8=false");
   refuse_unless(
       config.train.vram_budget == "none" && config.train.oom == OutOfMemory::kStop,
       "train.vram_budget and train.oom=replan, whose plans are of parallel.sequence ranks",
@@ -151,12 +150,15 @@ SecondsOfRows seconds_by_degree(const RunConfig& config, TrainingStep& step, at:
   if (world.size() == 1) {
     return counted_seconds(config);
   }
-  if (config.deterministic) {
-    // Gathers of the first steps want all ranks to know in which order weights are used.
+  if (config.deterministic || config.train.fp8) {
+    // Gathers of the first steps want all ranks to know in which order weights are used, and fp8
+    // measures in the first one.
     (void)step.pass_seconds(
         random_batch(config.model, sample_shape(config, buckets.back().pixels()),
                      /*first=*/0, /*size=*/1, /*text_length=*/0, device),
         config.parallel.sp_size, /*warmup=*/0, /*passes=*/1);
+  }
+  if (config.deterministic) {
     return counted_seconds(config);
   }
   const bool speaks = world.rank() == 0;

@@ -1,6 +1,8 @@
 #include "kinora/train/run_steps.h"
 
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +12,8 @@
 #include "kinora/core/text.h"
 #include "kinora/inference/conditions.h"
 #include "kinora/inference/updates.h"
+#include "kinora/ops/block_kernels.h"
+#include "kinora/ops/fp8.h"
 #include "kinora/train/dynamic_sequence.h"
 #include "kinora/train/finetune.h"
 #include "kinora/train/non_finite.h"
@@ -45,8 +49,16 @@ RunSteps::RunSteps(Run& run)
             run.importance ? &*run.importance : nullptr, step_settings(run)),
       times_(run.mesh.world(), run.config.train.log_every) {
   if (run.config.dynamic_sequence) {
+    ops::BlockKernels* const kernels = run.trainable->kernels();
+    ops::Fp8* const fp8 = kernels != nullptr ? kernels->fp8() : nullptr;
+    const auto scales = fp8 != nullptr ? fp8->state() : std::nullopt;  // of a run that goes on
     run.share_out = share_out(seconds_by_degree(run.config, step_, run.device, run.mesh.world()),
                               run.mesh.world());
+    if (scales) {
+      fp8->restore(*scales);
+    } else if (fp8 != nullptr) {
+      fp8->begin_anew();
+    }
   }
   if (run.config.train.self_test && run.state.step == 0) {
     self_test_ = std::make_unique<SelfTest>(inference::trained_parameters(run.trainable->model()),

@@ -257,7 +257,7 @@ TEST_F(GpuFp8LinearsTest, SamplingTakesAnyNumberOfRows) {
   for (const int64_t rows : {200, 257, 8316, 16632}) {
     LinearRun run(Fp8Scaling::kDelayed, true, {.rows = rows, .in = 128, .out = 384});
     run.kernels.use_fp8(std::make_unique<Fp8>(1, kGpu, Fp8Scaling::kDelayed, Fp8Use::kSampling));
-    run.kernels.fp8()->begin_run();
+    run.kernels.fp8()->begin_anew();
     for (int pass = 0; pass < 2; ++pass) {
       run.kernels.fp8()->begin_step();
       run.kernels.fp8()->quantise_weights({run.linear});
@@ -277,7 +277,7 @@ TEST_F(GpuFp8LinearsTest, SamplingQuantisesGeluWithinItsProduct) {
   next.weight = run.linear.weight.t().contiguous();
   next.bias = at::zeros({kShape.in}, run.x.options());
   next.number = 1;
-  fp8.begin_run();
+  fp8.begin_anew();
   const auto values = [](const Operand& operand) {
     return operand.fp8.view(at::kFloat8_e4m3fn).to(at::kDouble) * operand.factors.to(at::kDouble);
   };

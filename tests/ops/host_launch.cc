@@ -4,9 +4,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
-#include <algorithm>
+#include <functional>
+#include <tuple>
 
 #include "kinora/core/error.h"
+#include "kinora/device/dry_run.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/kernels/activation.h"
 #include "kinora/kernels/column_sums.h"
@@ -17,6 +19,13 @@ namespace kinora::ops::cuda {
 namespace {
 
 constexpr int kHopper = 90;
+
+/// Runs it, unless nothing is computed.
+void run(const std::function<void()>& kernel) {
+  if (!device::in_dry_run()) {
+    kernel();
+  }
+}
 
 /// A matrix of an operand [rows, width], rows `stride` elements apart, 0: adjacent.
 struct Matrix {
@@ -73,22 +82,22 @@ bool has_block_kernels(at::Device /*device*/, at::ScalarType /*type*/) {
 }
 
 void residual_norm_forward(const kernels::ResidualNormForward& call) {
-  kernels::residual_norm_forward(call);
+  run([&] { kernels::residual_norm_forward(call); });
 }
 void residual_norm_backward(const kernels::ResidualNormBackward& call) {
-  kernels::residual_norm_backward(call);
+  run([&] { kernels::residual_norm_backward(call); });
 }
 void qk_norm_rotary_forward(const kernels::QkNormRotaryForward& call) {
-  kernels::qk_norm_rotary_forward(call);
+  run([&] { kernels::qk_norm_rotary_forward(call); });
 }
 void qk_norm_rotary_backward(const kernels::QkNormRotaryBackward& call) {
-  kernels::qk_norm_rotary_backward(call);
+  run([&] { kernels::qk_norm_rotary_backward(call); });
 }
 void rms_norm_forward(const kernels::RmsNormForward& call) {
-  kernels::rms_norm_forward(call);
+  run([&] { kernels::rms_norm_forward(call); });
 }
 void rms_norm_backward(const kernels::RmsNormBackward& call) {
-  kernels::rms_norm_backward(call);
+  run([&] { kernels::rms_norm_backward(call); });
 }
 
 bool low_rank_supported(DType /*type*/, int64_t /*in*/, int64_t /*out*/, int64_t /*rank*/) {
@@ -105,12 +114,14 @@ void low_rank_add_gradients(const std::vector<LowRankParts>& parts) {
 }
 
 void add_column_sums(const at::Tensor& in, const at::Tensor& out) {
-  kernels::column_sums({.rows = in.size(0),
-                        .width = in.size(1),
-                        .row_stride = in.stride(0),
-                        .type = device::dtype_of(in.scalar_type()),
-                        .in = in.const_data_ptr(),
-                        .out = out.data_ptr<float>()});
+  run([&] {
+    kernels::column_sums({.rows = in.size(0),
+                          .width = in.size(1),
+                          .row_stride = in.stride(0),
+                          .type = device::dtype_of(in.scalar_type()),
+                          .in = in.const_data_ptr(),
+                          .out = out.data_ptr<float>()});
+  });
 }
 
 void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output& out_fp8) {
@@ -121,7 +132,7 @@ void gelu(const at::Tensor& pre, const at::Tensor& out, const kernels::Fp8Output
   call.u = pre.const_data_ptr();
   call.g = out.defined() ? out.data_ptr() : nullptr;
   call.g_fp8 = out_fp8;
-  kernels::activation_forward(call);
+  run([&] { kernels::activation_forward(call); });
 }
 
 void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tensor& dpre,
@@ -135,17 +146,20 @@ void gelu_backward(const at::Tensor& pre, const at::Tensor& grad, const at::Tens
   call.du = dpre.defined() ? dpre.data_ptr() : nullptr;
   call.du_fp8 = dpre_fp8;
   call.bias_grad = bias_grad.data_ptr<float>();
-  kernels::activation_backward(call);
+  run([&] { kernels::activation_backward(call); });
 }
 
 void quantise(const at::Tensor& in, const kernels::Fp8Output& out, const at::Tensor& column_sums) {
-  kernels::quantise({.rows = in.size(0),
-                     .width = in.size(1),
-                     .type = device::dtype_of(in.scalar_type()),
-                     .in = in.const_data_ptr(),
-                     .out = out,
-                     .column_sums = column_sums.defined() ? column_sums.data_ptr<float>() : nullptr,
-                     .row_stride = in.size(0) > 1 ? in.stride(0) : 0});
+  run([&] {
+    kernels::quantise(
+        {.rows = in.size(0),
+         .width = in.size(1),
+         .type = device::dtype_of(in.scalar_type()),
+         .in = in.const_data_ptr(),
+         .out = out,
+         .column_sums = column_sums.defined() ? column_sums.data_ptr<float>() : nullptr,
+         .row_stride = in.size(0) > 1 ? in.stride(0) : 0});
+  });
 }
 
 void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {
@@ -153,15 +167,15 @@ void block_quantise(const at::Tensor& in, kernels::BlockQuantise call) {
   call.width = in.size(1);
   call.type = device::dtype_of(in.scalar_type());
   call.in = in.const_data_ptr();
-  kernels::block_quantise(call);
+  run([&] { kernels::block_quantise(call); });
 }
 
 void block_sums(const kernels::BlockSums& call) {
-  kernels::block_sums(call);
+  run([&] { kernels::block_sums(call); });
 }
 
 void update_scales(const kernels::ScaleUpdate& update) {
-  kernels::update_scales(update);
+  run([&] { kernels::update_scales(update); });
 }
 
 bool is_capturing() {
@@ -189,6 +203,9 @@ bool Products::supports(const kernels::MatmulProblem& problem) {
 void Products::run(const kernels::MatmulProblem& problem,
                    const kernels::MatmulArguments& arguments) {
   KINORA_CHECK(supports(problem), kInternal, "[test] a product that is not supported");
+  if (device::in_dry_run()) {
+    return;
+  }
   const auto& [m, n, k] = std::tuple(problem.m, problem.n, problem.k);
   const Matrix a = {arguments.a, problem.a_type, problem.transpose_a ? k : m,
                     problem.transpose_a ? m : k, problem.lda};

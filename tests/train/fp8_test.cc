@@ -4,14 +4,19 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kinora/ops/fp8.h"
+#include "kinora/train/trainer.h"
 #include "tests/comm/ranks.h"
 #include "tests/train/frozen_weights.h"
+#include "tests/train/mixed_pictures.h"
+#include "tests/train/mixed_run.h"
+#include "tests/train/shared_path.h"
 #include "tests/train/tiny_run.h"
 
 namespace kinora::train {
@@ -174,6 +179,61 @@ TEST(Fp8TrainingTest, LayoutsLearnNearlyAsOneRank) {
       }
       EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, 3e-4))
           << (got.weights - want.weights).abs().max().item<double>();
+    }
+  });
+}
+
+// Ranks have other passes in a step than others, and some none.
+TEST(Fp8TrainingTest, SizesWithRanksOfTheirOwnLearnNearlyAsOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    RunConfig config = tiny_video("stdit3");
+    config.model.transformer.hidden = 64;
+    config.model = models::resolved(config.model);
+    config.precision = Precision::kBf16;
+    config.path = inference::Path::kFast;
+    config.train.fp8 = true;
+    config.deterministic = true;
+    const Outcome want = MixedRun(config, {}).outcome({});
+    config.dynamic_sequence = true;
+    config.parallel.sp_size = 4;
+    config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
+    for (const int stage : {0, 1}) {
+      config.parallel.zero_stage = stage;
+      const Outcome got =
+          MixedRun(config, world).outcome({{0, 0, 4}, {3, 2, 2}, {2, 0, 1}, {1, 1, 1}, {4, 0, 1}});
+      for (size_t i = 0; i < want.losses.size(); ++i) {
+        EXPECT_NEAR(got.losses[i], want.losses[i], 2e-4 * want.losses[i]) << "step " << i;
+        EXPECT_NEAR(got.norms[i], want.norms[i], 5e-4 * want.norms[i]) << "step " << i;
+      }
+      EXPECT_TRUE(at::allclose(got.weights, want.weights, 0.0, 3e-4))
+          << (got.weights - want.weights).abs().max().item<double>();
+    }
+  });
+}
+
+class Fp8DynamicSequenceTest : public MixedPicturesTest {};
+
+// The passes that are timed at the start leave no magnitudes behind.
+TEST_F(Fp8DynamicSequenceTest, AResumeGoesOnWithItsScales) {
+  comm::run_on_ranks(2, [&](const comm::Group& world) {
+    const std::filesystem::path folder = shared_path(folder_.path(), world);
+    const auto run = [&](const std::string& name, const char* steps) {
+      const RunConfig config = this->config(
+          folder, name,
+          {"parallel.sequence=2", "model.hidden=64", "train.precision=bf16", "model.path=fast",
+           "train.fp8=true", "train.deterministic=true", std::string("train.steps=") + steps});
+      return Trainer(config, {.mode = Resume::Mode::kAuto, .checkpoint = {}}, world).run();
+    };
+    EXPECT_TRUE(run("whole", "6").complete);
+    (void)run("parts", "3");
+    EXPECT_TRUE(run("parts", "6").complete);
+    if (world.rank() == 0) {
+      const auto got = log(folder / "parts");
+      const auto want = log(folder / "whole");
+      ASSERT_EQ(got.size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_EQ(got[i].at("loss"), want[i].at("loss")) << "line " << i;
+      }
     }
   });
 }

@@ -250,7 +250,7 @@ bool BlockModel::samples_in_fp8() const {
 diffusion::Prepared BlockModel::prepare(const at::Tensor& /*times*/,
                                         const diffusion::Conditions& /*conditions*/) {
   if (samples_in_fp8()) {
-    kernels_->fp8()->begin_run();
+    kernels_->fp8()->begin_anew();
   }
   return {};
 }

@@ -48,7 +48,7 @@ class Boostable {
   /// Weights that are trained are there from the moment that the hook is told of to the next:
   /// nothing of their size may be kept. Before settle().
   virtual void trained_weights_take_turns() {}
-  /// Magnitudes (fp32) of which a step starts with the largest over all ranks; undefined: none.
+  /// Magnitudes (fp32) of a step, which ends with the largest of all ranks; undefined: none.
   [[nodiscard]] virtual at::Tensor magnitudes() const { return {}; }
 
   /// The parameters have their memory, filled as their nn::Init says: the model goes there, and may

@@ -130,8 +130,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
                                  optimizer_.get()](size_t bucket) { optimizer->wait_for(bucket); },
             .update = updating(),
             .before_reuse = [optimizer = optimizer_.get()](
-                                size_t bucket) { optimizer->wait_for_gradient(bucket); },
-            .largest = model_->magnitudes()});
+                                size_t bucket) { optimizer->wait_for_gradient(bucket); }});
     hook = buckets.translate(waits_by_bucket_ ? waiting_for_updates(parallel_->hook())
                                               : parallel_->hook());
   } else if (optimizer_->runs_beside() && is_own && !model_->is_fp8() &&
@@ -269,10 +268,6 @@ void Boosted::begin_step() {
   if (parallel_ != nullptr) {
     parallel_->begin_step();
   }
-  if (const comm::Group& pipeline = arena_->options().pipeline;
-      pipeline.size() > 1 && model_->magnitudes().defined()) {
-    pipeline.all_reduce(model_->magnitudes(), comm::Reduction::kMax);  // as checkpoints keep them
-  }
   model_->begin_step();
   loss_.zero_();
 }
@@ -321,6 +316,14 @@ at::Tensor Boosted::end_step() {
   if (const comm::Group& pipeline = arena_->options().pipeline; pipeline.size() > 1) {
     pipeline.all_reduce(loss_);  // the last stage's
     parallel::add_shared_gradients(*arena_);
+  }
+  if (const at::Tensor magnitudes = model_->magnitudes(); magnitudes.defined()) {
+    if (parallel_ != nullptr) {
+      parallel_->take_largest(magnitudes);
+    }
+    for (const comm::Group* group : {&arena_->options().tensor, &arena_->options().pipeline}) {
+      group->all_reduce(magnitudes, comm::Reduction::kMax);
+    }
   }
   return loss_;
 }
