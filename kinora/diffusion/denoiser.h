@@ -159,6 +159,8 @@ struct Pass {
   /// The gradients of blocks hold nothing when this pass' backward comes to them, and may be
   /// overwritten instead of added to. It holds in every pass where ranks divide gradients.
   bool overwrite = false;
+  /// Training: weights may have changed since the last pass over these blocks.
+  bool new_weights = true;
   /// Sampling: what Denoiser::prepare made of t and these conditions; stands in for them.
   Prepared prepared{};
   /// Sampling: what the run keeps from evaluation to evaluation. Borrowed; null: nothing.

@@ -402,12 +402,12 @@ void call_hook(Pass& pass, BucketMoment moment, int64_t block) {
   }
 }
 
-/// Before forward or backward of a block: its weights are there, and those that are quantised for
-/// one block at a time.
+/// Before forward or backward of a block: its weights are there, in 8 bits, too, where it computes
+/// so.
 void begin_block(Pass& pass, BucketMoment moment, int64_t block) {
   call_hook(pass, moment, block);
   Fp8* const fp8 = pass.kernels.fp8();
-  if (!pass.branches.trains || fp8 == nullptr || !fp8->any_take_turns()) {
+  if (!pass.branches.trains || fp8 == nullptr) {
     return;
   }
   std::vector<LinearWeights> linears;
@@ -416,7 +416,7 @@ void begin_block(Pass& pass, BucketMoment moment, int64_t block) {
       linears.push_back(*linear);
     }
   }
-  fp8->begin_block(linears, moment == BucketMoment::kBeforeForward);
+  fp8->begin_block(linears, moment == BucketMoment::kBeforeForward, pass.stack.new_weights);
 }
 
 /// Makes the vectors before that column, each group when the first of its blocks needs it: its

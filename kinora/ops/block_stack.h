@@ -233,6 +233,8 @@ struct BlockStack {
   LinearRanks ranks = {};
   /// Told when the weights of a bucket are used. Empty: nobody.
   BucketHook hook = {};
+  /// Of training: weights may have changed since the last pass.
+  bool new_weights = true;
   std::vector<int64_t> block_buckets = {};  ///< of blocks[i]
   /// Of modulation[i]; negative: it makes the vectors of one block, in whose bucket it lies.
   std::vector<int64_t> modulation_buckets = {};

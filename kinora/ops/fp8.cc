@@ -7,7 +7,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 
 #include "kinora/core/error.h"
@@ -113,6 +112,7 @@ void Fp8::begin_step() {
     cuda::update_scales(scale_update(amax_, history_, kFp8History, largest_, scale_, inverse_));
   }
   ++num_steps_;
+  ++turn_;
 }
 
 Operand Fp8::unfilled_weight(at::IntArrayRef shape) const {
@@ -164,6 +164,9 @@ void Fp8::make_room(const std::vector<LinearWeights>& of_block) {
 }
 
 void Fp8::scale_weights(const std::vector<LinearWeights>& linears) {
+  if (linears.empty() || scaling_ == Fp8Scaling::kBlock) {
+    return;
+  }
   for (const LinearWeights& linear : linears) {
     cuda::quantise(linear.weight,
                    {.amax = weight_amax_.data_ptr<float>() + kStride * linear.number});
@@ -195,48 +198,47 @@ void Fp8::fill_weight(const LinearWeights& linear, bool with_transposed) {
                   .scale = weight_scale_.const_data_ptr<float>() + kStride * linear.number});
 }
 
-void Fp8::quantise_weights(const std::vector<LinearWeights>& of_block) {
+void Fp8::know(const std::vector<LinearWeights>& of_block) {
   make_room(of_block);
   std::vector<LinearWeights> stale;
   for (const LinearWeights& linear : of_block) {
-    if (takes_turns(linear) || is_quantised(linear)) {
-      continue;
-    }
-    stale.push_back(linear);
-    if (Linear& known = linears_[static_cast<size_t>(linear.number)]; !known.trains_weight) {
+    if (!trains(linear) && !takes_turns(linear) && !is_quantised(linear)) {
+      stale.push_back(linear);
+      Linear& known = linears_[static_cast<size_t>(linear.number)];
       known.storage = linear.weight.storage().getWeakStorageImpl();
       known.offset = linear.weight.storage_offset();
       known.version = linear.weight._version();
     }
   }
-  if (stale.empty()) {
-    return;
-  }
-  if (scaling_ != Fp8Scaling::kBlock) {
-    scale_weights(stale);
-  }
+  scale_weights(stale);
   for (const LinearWeights& linear : stale) {
     fill_weight(linear, /*with_transposed=*/true);
   }
 }
 
-void Fp8::begin_block(const std::vector<LinearWeights>& linears, bool is_forward) {
-  if (!any_take_turns() || is_calibrating()) {
+void Fp8::begin_block(const std::vector<LinearWeights>& linears, bool is_forward, bool are_new) {
+  if (is_calibrating()) {
     return;
   }
-  std::vector<LinearWeights> own;
-  std::ranges::copy_if(linears, std::back_inserter(own), [this](const LinearWeights& linear) {
-    return linear.number >= 0 && takes_turns(linear);
-  });
-  if (own.empty()) {
-    return;
+  std::vector<LinearWeights> due;
+  for (const LinearWeights& linear : linears) {
+    if (linear.number < 0) {
+      continue;
+    }
+    // The first pass of a step may have computed it in a function, as attention among ranks is.
+    Linear& known = linears_[static_cast<size_t>(linear.number)];
+    const bool is_new = trains(linear) && is_forward && (are_new || known.quantised_in != turn_);
+    if (takes_turns(linear) || is_new) {
+      due.push_back(linear);
+      known.quantised_in = turn_;
+    }
   }
-  std::ranges::sort(own, {}, &LinearWeights::number);
-  if (is_forward && scaling_ != Fp8Scaling::kBlock) {
-    scale_weights(own);
+  std::ranges::sort(due, {}, &LinearWeights::number);
+  if (is_forward) {
+    scale_weights(due);
   }
-  for (const LinearWeights& linear : own) {
-    fill_weight(linear, /*with_transposed=*/!is_forward);
+  for (const LinearWeights& linear : due) {  // backward alone reads transposed copies
+    fill_weight(linear, /*with_transposed=*/!is_forward || !takes_turns(linear));
   }
 }
 

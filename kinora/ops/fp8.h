@@ -17,8 +17,8 @@
 /// Training in 8-bit floats: the quantised weights, and the scales of the operands (kernels/fp8.h).
 namespace kinora::ops {
 
-/// Where the scales of inputs and gradients come from. Weights are quantised once a step, by their
-/// own magnitude, in each of them.
+/// Where the scales of inputs and gradients come from. Weights are quantised by their own magnitude
+/// in each of them.
 enum class Fp8Scaling : uint8_t {
   /// One a tensor, from its largest magnitudes in the last steps (Micikevicius et al. 2022). They
   /// are known before the tensor is: the kernel that makes it quantises it, too.
@@ -67,20 +67,21 @@ class Fp8 {
   /// Once before the passes of an optimizer step, in sampling before each pass: makes the new
   /// scales of delayed scaling. Does not wait for the device.
   void begin_step();
-  /// Behind it quantises the weights of all linears, which are numbered as they stand: at once, or
-  /// block by block, since each is read only here. One that is frozen is quantised again only where
-  /// it was written to, or lies elsewhere. Of those that take turns it makes room alone, which all
-  /// blocks share.
-  void quantise_weights(const std::vector<LinearWeights>& of_block);
+  /// Behind it, block by block: learns of the linears, which are numbered as they stand, and makes
+  /// room for the copies of their weights. Quantises those that are not trained and stay, where
+  /// they were written to or lie elsewhere.
+  void know(const std::vector<LinearWeights>& of_block);
 
   /// Before the first step: weights that are trained, or that are frozen, come before they are read
-  /// and go again, as those that ranks divide. begin_block() quantises them.
+  /// and go again, as those that ranks divide. Their copies are of one block at a time.
   void trained_take_turns() { trained_take_turns_ = true; }
   void frozen_take_turns() { frozen_take_turns_ = true; }
-  [[nodiscard]] bool any_take_turns() const { return trained_take_turns_ || frozen_take_turns_; }
+
   /// When the weights of a block are there, before its forward and before its backward: quantises
-  /// those that take turns, and so overwrites those of the block before. Forward finds the scales.
-  void begin_block(const std::vector<LinearWeights>& linears, bool is_forward);
+  /// those that take turns, and so overwrites those of the block before; of those that stay the
+  /// trained ones, in a forward that finds new ones, or is the first of a step that has this block
+  /// in fp8. Forward finds the scales.
+  void begin_block(const std::vector<LinearWeights>& linears, bool is_forward, bool are_new);
 
   /// With delayed scaling nothing is known of inputs and gradients in the first step: training
   /// computes it in the block's type, and only measures. The step after restore() is no first one.
@@ -131,6 +132,7 @@ class Fp8 {
     int64_t first_part = -1;
     bool trains_weight = true;
     int64_t update_rank = 0;
+    int64_t quantised_in = -1;  ///< of a trained one that stays: turn_ then
     // Of a frozen one, as it was quantised. While this refers to it, nothing else has its address.
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage{};
     int64_t offset = 0;
@@ -150,12 +152,15 @@ class Fp8 {
   [[nodiscard]] at::Tensor of_linears(const at::Tensor& numbers) const;
   /// Room for the copies of a weight [out, in], with factors where scaling is by blocks.
   [[nodiscard]] Operand unfilled_weight(at::IntArrayRef shape) const;
+  [[nodiscard]] bool trains(const LinearWeights& linear) const {
+    return !is_for_sampling() && linear.weight_grad.defined();
+  }
   [[nodiscard]] bool takes_turns(const LinearWeights& linear) const {
-    return linear.weight_grad.defined() ? trained_take_turns_ : frozen_take_turns_;
+    return trains(linear) ? trained_take_turns_ : frozen_take_turns_;
   }
   /// Makes room for the linears of a block that are not known yet.
   void make_room(const std::vector<LinearWeights>& of_block);
-  /// New scales of these, by number, from their magnitudes.
+  /// New scales of these, by number, from their magnitudes; none where scaling is by blocks.
   void scale_weights(const std::vector<LinearWeights>& linears);
   void fill_weight(const LinearWeights& linear, bool with_transposed);
   /// Of a matrix, not filled yet.
@@ -170,6 +175,7 @@ class Fp8 {
   Fp8Scaling scaling_;
   Fp8Use use_;
   int64_t num_steps_ = 0;
+  int64_t turn_ = 0;  // of begin_step()
   // Numbers of a tensor are kStride apart: products want their scales on 16 bytes. Inputs and
   // gradients of linear i are tensors 2 i and 2 i + 1; weights are apart.
   static constexpr int64_t kStride = 4;

@@ -77,7 +77,8 @@ struct Trial {
     linear.number = 0;
     fp8.begin_step();
     fp8.begin_step();  // delayed scales are known, then
-    fp8.quantise_weights({linear});
+    fp8.know({linear});
+    fp8.begin_block({linear}, /*is_forward=*/true, /*are_new=*/true);
     linear.number = -1;  // of the block's type
     x_fp8 = fp8.quantise(x, 0, Fp8::kInput);
     if (!fp8.is_for_sampling()) {

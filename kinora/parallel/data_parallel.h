@@ -29,8 +29,8 @@ struct DataParallelOptions {
   /// The model overwrites the gradients of ring buckets (diffusion::Pass::overwrite), but for those
   /// of vectors, which have to be zeroed.
   bool overwrites_gradients = false;
-  /// The model reads all weights before the first pass of a step, such as to quantise them: they
-  /// are gathered by begin_step().
+  /// The model may read any weights from the first pass of a step on: they are gathered by
+  /// begin_step().
   bool reads_before_passes = false;
   /// Reads of backward are told as those of forward, in an order that may change from pass to pass
   /// but is the same on all ranks; kBeforeBackward and kAfterBackward are of gradients alone.

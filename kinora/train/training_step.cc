@@ -137,7 +137,8 @@ void TrainingStep::spread_steps(const std::vector<data::Batch>& micro_batches,
   const diffusion::Pass first = boosted_.begin_pass({.first = true, .last = false});
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     settings_.divide_among(spread.ranks[i]);
-    const diffusion::Pass pass{.starts_step = i == 0, .overwrite = i == 0 && first.overwrite};
+    const diffusion::Pass pass{
+        .starts_step = i == 0, .overwrite = i == 0 && first.overwrite, .new_weights = i == 0};
     const MicroLoss micro =
         micro_loss(inputs_of(micro_batches[i], step), static_cast<uint32_t>(step), pass);
     // Each of its ranks has the whole loss.
@@ -164,7 +165,7 @@ double TrainingStep::pass_seconds(const data::Batch& batch, int64_t ranks, int64
     device::synchronize(settings_.device);
     const Clock::time_point start = Clock::now();
     const MicroLoss micro = micro_loss(inputs_of(batch, /*step=*/0), uint32_t{0},
-                                       {.starts_step = i == 0, .overwrite = false});
+                                       {.starts_step = i == 0, .new_weights = i == 0});
     boosted_.backward_of(micro.loss.mean, 1.0);
     device::synchronize(settings_.device);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -204,6 +205,7 @@ void TrainingStep::pipeline_steps(const std::vector<data::Batch>& micro_batches,
           links, action.chunk * plan.ranks + links.group().rank());
       const diffusion::Pass pass{.starts_step = number == 0 && action.chunk == 0,
                                  .overwrite = number == 0 && first.overwrite,
+                                 .new_weights = number == 0,
                                  .stage = flight.stage.get()};
       flight.micro =
           micro_loss(inputs_of(micro_batches[number], step), static_cast<uint32_t>(step), pass);

@@ -59,7 +59,8 @@ struct LinearRun {
     has_measured = true;
     for (int step = measures_first ? 0 : 1; step < 2; ++step) {
       kernels.fp8()->begin_step();
-      kernels.fp8()->quantise_weights({linear});
+      kernels.fp8()->know({linear});
+      kernels.fp8()->begin_block({linear}, /*is_forward=*/true, /*are_new=*/true);
       x_operand = kernels.operand(x, 0, false);
       dy_operand = kernels.operand(dy, 0, true);
       EXPECT_TRUE(step == 1 || x_operand.value.defined());
@@ -260,7 +261,7 @@ TEST_F(GpuFp8LinearsTest, SamplingTakesAnyNumberOfRows) {
     run.kernels.fp8()->begin_anew();
     for (int pass = 0; pass < 2; ++pass) {
       run.kernels.fp8()->begin_step();
-      run.kernels.fp8()->quantise_weights({run.linear});
+      run.kernels.fp8()->know({run.linear});
       run.x_operand = run.kernels.operand(run.x, 0, false);
       ASSERT_TRUE(run.x_operand.fp8.defined()) << rows << ": " << run.kernels.describe();
       expect_error(relative_error(run.forward(), run.exact_forward()), kE4M3Error,
@@ -286,7 +287,7 @@ TEST_F(GpuFp8LinearsTest, SamplingQuantisesGeluWithinItsProduct) {
   Operand x;
   for (const bool is_first : {true, false}) {
     fp8.begin_step();
-    fp8.quantise_weights({run.linear, next});
+    fp8.know({run.linear, next});
     x = run.kernels.operand(run.x, 0, false);
     made = run.kernels.linear_gelu(x, run.linear, {.number = 1}, /*keep=*/false);
     ASSERT_TRUE(x.fp8.defined() && made.out.fp8.defined());

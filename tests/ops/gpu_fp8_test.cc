@@ -45,7 +45,7 @@ struct Fp8Run {
   /// The 8-bit copies of a step, inputs and gradients of all linears; [] while it only measures.
   std::vector<at::Tensor> step(int64_t step) {
     kernels.fp8()->begin_step();
-    kernels.fp8()->quantise_weights(linears);
+    kernels.fp8()->know(linears);
     std::vector<at::Tensor> copies;
     for (int64_t number = 0; number < kNumLinears; ++number) {
       for (const bool is_gradient : {false, true}) {

@@ -219,11 +219,11 @@ int64_t BlockModel::offloaded_activation_bytes() const {
 void BlockModel::begin_step() {
   if (is_fast() && kernels_->fp8() != nullptr) {
     kernels_->fp8()->begin_step();
-    quantise_weights();
+    tell_fp8();
   }
 }
 
-void BlockModel::quantise_weights() const {
+void BlockModel::tell_fp8() const {
   for (size_t i = 0; i < linears_.size(); ++i) {
     if (!linears_[i].front()->weight.is_here) {
       continue;
@@ -236,9 +236,9 @@ void BlockModel::quantise_weights() const {
     }
     ops::Fp8& fp8 = *kernels_->fp8();
     if (fp8.is_for_sampling()) {  // from weights that may come for a moment: what is made stays
-      with_bucket(block_bucket(static_cast<int64_t>(i)), [&] { fp8.quantise_weights(numbered); });
+      with_bucket(block_bucket(static_cast<int64_t>(i)), [&] { fp8.know(numbered); });
     } else {
-      fp8.quantise_weights(numbered);
+      fp8.know(numbered);
     }
   }
 }
@@ -325,7 +325,8 @@ ops::BlockStack BlockModel::stack(std::vector<ops::Block> blocks,
                         .offloaded = {at_host.begin() + span.first, at_host.begin() + span.end},
                         .fp8_activations = fp8_activations_,
                         .overwrites_gradients = overwrites,
-                        .hook = hook()};
+                        .hook = hook(),
+                        .new_weights = pass.new_weights};
   if (const nn::Linear& first = *linears_.front().front(); first.is_divided()) {
     stack.ranks = linear_ranks(first.group(), divides_norms_ && at::GradMode::is_enabled());
   }
@@ -467,7 +468,7 @@ std::array<at::Tensor, 2> BlockModel::run_joint(ops::BlockStack stack,
                                                 ops::StackInputs inputs) const {
   if (samples_in_fp8() && stack.block_buckets.front() == first_block_) {  // once a pass
     if (kernels_->fp8()->num_linears() == 0) {
-      quantise_weights();
+      tell_fp8();
     }
     kernels_->fp8()->begin_step();
   }

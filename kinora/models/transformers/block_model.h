@@ -160,7 +160,8 @@ class BlockModel : public Model {
                                       const diffusion::Conditions& conditions,
                                       const diffusion::Pass& pass);
   [[nodiscard]] bool samples_in_fp8() const;
-  void quantise_weights() const;
+  /// Of the linears of all blocks.
+  void tell_fp8() const;
   /// Of so many that train.recompute counts.
   [[nodiscard]] int64_t in_blocks(int64_t count) const;
   /// Of num_blocks() those whose activations are the host's.

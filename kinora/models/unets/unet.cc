@@ -415,7 +415,7 @@ void Unet::begin_step() {
     }
     for (const auto& of_block : transformer->number_products(number)) {
       number += std::ssize(of_block);
-      fp8.quantise_weights(of_block);
+      fp8.know(of_block);
     }
   }
 }
@@ -823,7 +823,8 @@ at::Tensor Unet::predict(const at::Tensor& x_t, const at::Tensor& t,
   if (overwrites && pass.starts_step) {
     zero_text_gradients();
   }
-  const UnetReads reads = this->reads(t, conditions, pass.prepared);
+  UnetReads reads = this->reads(t, conditions, pass.prepared);
+  reads.new_weights = pass.new_weights;
   // What is in no ring adds up over the passes of a step.
   const ops::OverwriteGradients at_both_ends(overwrites && pass.starts_step);
   UnetBlocks blocks(hook(), first_block_, recompute_blocks(), overwrites);

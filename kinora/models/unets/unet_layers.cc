@@ -391,6 +391,7 @@ at::Tensor UnetTransformer::run(ops::BlockStack stack, const at::Tensor& tokens,
 at::Tensor UnetTransformer::forward(const at::Tensor& x, const UnetReads& reads) const {
   at::Tensor tokens = proj_in.forward(norm.forward(x).flatten(2).transpose(1, 2));  // [B, N, C]
   if (std::optional<ops::BlockStack> fast = stack(tokens.size(1))) {
+    fast->new_weights = reads.new_weights;
     tokens = run(std::move(*fast), tokens, reads);
     const at::Tensor places = x.permute({0, 2, 3, 1});  // [B, H, W, C]
     if (!at::GradMode::is_enabled() && places.is_contiguous() && proj_out.update() == nullptr) {

@@ -47,6 +47,7 @@ struct UnetReads {
   /// and what attention to them is multiplied by. Empty: none.
   std::vector<at::Tensor> image_pairs{};
   double image_scale = 1.0;
+  bool new_weights = true;  ///< diffusion::Pass::new_weights
 
   /// For number `block` of these.
   [[nodiscard]] ImagePair image(size_t block) const {

@@ -42,8 +42,7 @@ class Boostable {
   [[nodiscard]] virtual ToldReads told_reads() const = 0;
   /// Overwrites the gradients of ring buckets where diffusion::Pass::overwrite says so.
   [[nodiscard]] virtual bool overwrites_gradients() const { return false; }
-  /// Computes in fp8, from weights that it quantises in begin_step(), or those that are trained
-  /// when it has told that it reads them: after trained_weights_take_turns().
+  /// Computes in fp8, from weights that it quantises when it has told that it reads them.
   [[nodiscard]] virtual bool is_fp8() const { return false; }
   /// Weights that are trained are there from the moment that the hook is told of to the next:
   /// nothing of their size may be kept. Before settle().

@@ -108,9 +108,8 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
   if (model_->overwrites_gradients()) {
     optimizer_->leave_gradients();
   }
-  const bool take_turns = std::ranges::any_of(
-      arena_->buckets(), [](const optim::Bucket& bucket) { return !bucket.owns_compute; });
-  if (take_turns) {
+  if (std::ranges::any_of(arena_->buckets(),
+                          [](const optim::Bucket& bucket) { return !bucket.owns_compute; })) {
     model_->trained_weights_take_turns();
   }
   ops::BucketHook hook;
@@ -123,8 +122,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
             .reduce_type = inference::compute_type(options.plugin_config.reduce_type),
             .fp8_across = options.plugin_config.fp8_across,
             .overwrites_gradients = model_->overwrites_gradients(),
-            .reads_before_passes =
-                (model_->is_fp8() && !take_turns) || model_->told_reads() == ToldReads::kNone,
+            .reads_before_passes = model_->told_reads() == ToldReads::kNone,
             .gradients_apart = model_->told_reads() == ToldReads::kWatched,
             .before_fetch = [optimizer =
                                  optimizer_.get()](size_t bucket) { optimizer->wait_for(bucket); },
@@ -133,8 +131,7 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
                                 size_t bucket) { optimizer->wait_for_gradient(bucket); }});
     hook = buckets.translate(waits_by_bucket_ ? waiting_for_updates(parallel_->hook())
                                               : parallel_->hook());
-  } else if (optimizer_->runs_beside() && is_own && !model_->is_fp8() &&
-             arena_->num_frozen() == 0) {
+  } else if (optimizer_->runs_beside() && is_own && arena_->num_frozen() == 0) {
     waits_by_bucket_ = true;
     hook = buckets.translate(waiting_for_updates({}));
   }
@@ -278,7 +275,8 @@ diffusion::Pass Boosted::begin_pass(Turn turn) {
   }
   model_->begin_pass();
   return {.starts_step = turn.first,
-          .overwrite = parallel_ == nullptr ? turn.first : parallel_->starts_empty(turn.first)};
+          .overwrite = parallel_ == nullptr ? turn.first : parallel_->starts_empty(turn.first),
+          .new_weights = turn.first};
 }
 
 void Boosted::end_pass(const at::Tensor& loss, double share) {
