@@ -159,12 +159,11 @@ void encode_on_rank(const EncodeArguments& arguments, train::RunConfig config,
   const auto source = open_set(config.data);
   if (group.rank() == 0) {
     data::announce_unusable(*source);
-    const bool draws_masks = config.data.mask == data::MaskKind::kDrawn;
-    if (config.data.control || draws_masks) {
-      log_warn("[encode] a cache of latents holds no ",
-               draws_masks ? "masks that are drawn anew each time (data.mask=drawn)"
-                           : "control pictures (data.control)",
-               "; a model that reads them trains on the pictures, with autoencoder.path");
+    if (config.data.mask == data::MaskKind::kDrawn) {
+      log_warn(
+          "[encode] a cache of latents holds no masks that are drawn anew each time "
+          "(data.mask=drawn); a model that reads them trains on the pictures, with "
+          "autoencoder.path");
     }
   }
   auto frozen = train::open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);

@@ -148,6 +148,10 @@ CachePart::CachePart(const std::filesystem::path& folder, int64_t number, int64_
   if (layout.beside.mask) {
     add_file(kMasksTensor, DType::kU8, layout.mask_shape(), "mask", &CacheBlock::masks);
   }
+  if (layout.beside.control) {
+    add_file(kControlTensor, DType::kU8, layout.control_shape(), "control picture",
+             &CacheBlock::control);
+  }
   recover();
 }
 

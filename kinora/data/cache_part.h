@@ -28,6 +28,7 @@ struct CacheBlock {
   std::vector<std::byte> moments;     ///< [n, P, C, h, w] or [n, P, C, T, h, w]
   std::vector<std::byte> beside;      ///< [n, Q, C, h, w], where there are pictures beside
   std::vector<std::byte> masks;       ///< [n, 1, H, W], where there are such
+  std::vector<std::byte> control;     ///< [n, 3, H, W], likewise
   std::vector<CachedSample> samples;  ///< the n
   std::vector<LeftOut> left_out;
 };
@@ -46,9 +47,9 @@ struct CachePartLine {
   CachePartRecord record;
 };
 
-/// The latents of the samples [first, end) of a set: a file of moments, ones of the pictures beside
-/// and of masks where there are such, and a journal with a line for each block that is on the disk.
-/// Killed at any moment, a part keeps the blocks of its journal.
+/// The latents of the samples [first, end) of a set: a file of moments, ones of the pictures
+/// beside, of masks and of control pictures where there are such, and a journal with a line for
+/// each block that is on the disk. Killed at any moment, a part keeps the blocks of its journal.
 class CachePart {
  public:
   /// Goes on with what `folder` holds of part `number`. Every block is read and compared with its

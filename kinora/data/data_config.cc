@@ -269,11 +269,12 @@ std::unique_ptr<Source> open_cache(const DataConfig& config) {
     return cache;
   }
   const LatentLayout& layout = cache->manifest().layout;
-  KINORA_CHECK(config.mask == MaskKind::kNone ||
+  KINORA_CHECK((config.mask == MaskKind::kNone && !config.control) ||
                    (layout.pixel_height == config.height && layout.pixel_width == config.width),
-               kConfig, "[data] ", config.path.front(), " holds masks of ", layout.pixel_height,
-               " x ", layout.pixel_width, " pixels, and data.height and width are ", config.height,
-               " x ", config.width, ". Hint: the recipe that kinora data encode was given");
+               kConfig, "[data] ", config.path.front(), " holds ",
+               config.control ? "control pictures" : "masks", " of ", layout.pixel_height, " x ",
+               layout.pixel_width, " pixels, and data.height and width are ", config.height, " x ",
+               config.width, ". Hint: the recipe that kinora data encode was given");
   const int64_t stored = cache->is_video() ? layout.shape[1] : 1;
   const int64_t span = sample_size(config).choice(0.0F).span(0.0);
   KINORA_CHECK(layout.frame_compression == 1 || (config.frames == stored && span == stored),
@@ -330,8 +331,9 @@ std::unique_ptr<Source> open_pictures(const DataConfig& config) {
                    "[data] latents in files have one size, and data.buckets wants several. Hint: "
                    "a cache, which kinora data encode makes");
       KINORA_CHECK(!beside.any_of_its_size() && beside.references == 0, kConfig,
-                   "[data] files of latents hold no pictures beside these (data.before, data.mask, "
-                   "data.references). Hint: a cache, which kinora data encode makes");
+                   "[data] files of latents hold no pictures beside these (data.control, "
+                   "data.before, data.mask, data.references). Hint: a cache, which kinora data "
+                   "encode makes");
       return std::make_unique<LatentFiles>(
           paths_of(config),
           LatentFilesOptions{.min_frames = sample_size(config).choice(0.0F).span(0.0),
@@ -412,8 +414,6 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
                    (c.source != SourceKind::kMovingShapes && c.source != SourceKind::kScenes &&
                     (c.source != SourceKind::kShapes || c.text == TextKind::kNone));
           });
-  constexpr const char* kOfCaptions =
-      "be false but for data.source captions of pictures (data.frame_layout image)";
   constexpr const char* kOfCaptionsOrLatents =
       "be false but for data.source captions of pictures (data.frame_layout image) and latents of "
       "such";
@@ -424,9 +424,10 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
       .add(
           "control", c.control,
           "Read what a ControlNet is shown from NAME.control.png beside NAME.jpg, a picture of the "
-          "same size.")
-      .check(kOfCaptions,
-             [&c, has_pictures_beside] { return !c.control || has_pictures_beside(); });
+          "same size. A cache of latents holds these.")
+      .check(kOfCaptionsOrLatents, [&c, has_pictures_beside] {
+        return !c.control || c.source == SourceKind::kLatents || has_pictures_beside();
+      });
   fields
       .add("before", c.before,
            "Read the picture before it was changed from NAME.before.png beside NAME.jpg, a picture "

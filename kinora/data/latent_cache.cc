@@ -55,6 +55,7 @@ CacheManifest parse_manifest(const Json& json) {
   layout.dtype = *dtype;
   layout.parts.std = json.at("std").get<bool>();
   layout.parts.mirrored = json.at("mirrored").get<bool>();
+  layout.beside.control = json.value("control", false);
   layout.beside.before = json.value("before", false);
   layout.beside.mask = json.value("mask", false);
   layout.beside.references = json.value("references", int64_t{0});
@@ -139,11 +140,15 @@ struct SampleColumns {
   std::string captions;
 };
 
-/// A picture whose three channels are `grey`.
-void set_grey(std::span<const std::byte> grey, int64_t height, int64_t width, io::Image& out) {
+/// A picture of `planes` [3, H, W], or of [1, H, W], which is each of its channels.
+void set_picture(std::span<const std::byte> planes, int64_t height, int64_t width, io::Image& out) {
   io::set_size(out, height, width);
-  for (size_t i = 0; i < out.pixels.size(); ++i) {
-    out.pixels[i] = std::to_integer<uint8_t>(grey[i / 3]);
+  const auto size = static_cast<size_t>(height * width);
+  for (size_t channel = 0; channel < 3; ++channel) {
+    const auto plane = planes.subspan(planes.size() > size ? channel * size : 0, size);
+    for (size_t i = 0; i < size; ++i) {
+      out.pixels[3 * i + channel] = std::to_integer<uint8_t>(plane[i]);
+    }
   }
 }
 
@@ -269,6 +274,9 @@ void write_manifest(const std::filesystem::path& cache, const CacheManifest& man
                {"width", layout.pixel_width},
                {"frame_compression", layout.frame_compression},
                {"class_names", manifest.class_names}};
+  if (layout.beside.control) {
+    json["control"] = true;
+  }
   if (layout.beside.before) {
     json["before"] = true;
   }
@@ -378,6 +386,9 @@ LatentCache::LatentCache(const std::filesystem::path& path, const PicturesBeside
 
 void LatentCache::check_beside(const std::filesystem::path& path) const {
   const PicturesBeside& stored = manifest_.layout.beside;
+  KINORA_CHECK(!beside_.control || stored.control, kConfig, "[data] ", path.string(),
+               " holds no control pictures (data.control). Hint: kinora data encode with "
+               "data.control=true");
   KINORA_CHECK(!beside_.before || stored.before, kConfig, "[data] ", path.string(),
                " holds no latents of pictures before they were changed (data.before). Hint: kinora "
                "data encode with data.before=true");
@@ -405,25 +416,28 @@ LatentCache::Rows LatentCache::open_rows(const std::filesystem::path& folder,
                                          const std::vector<CachePartEntry>& parts) const {
   Rows rows;
   for (const CachePartEntry& entry : parts) {
-    Part part{.mapped = io::SafetensorsFile::open(folder / entry.file),
-              .moments = {},
-              .mapped_beside = {},
+    const auto open = [&](const std::string& file, const char* tensor, DType dtype,
+                          const std::vector<int64_t>& row) {
+      PartFile opened{.mapped = io::SafetensorsFile::open(folder / file), .rows = {}};
+      opened.rows = rows_of(*opened.mapped, tensor, dtype, entry.samples, row);
+      return opened;
+    };
+    const auto open_beside = [&](const char* tensor, DType dtype, const std::vector<int64_t>& row) {
+      return open(file_beside(entry.file, tensor), tensor, dtype, row);
+    };
+    Part part{.first = rows.count,
+              .moments = open(entry.file, "moments", layout.dtype, layout.moments_shape()),
               .beside = {},
-              .mapped_masks = {},
               .masks = {},
-              .first = rows.count};
-    part.moments =
-        rows_of(part.mapped, "moments", layout.dtype, entry.samples, layout.moments_shape());
+              .control = {}};
     if (beside_.before || beside_.mask || beside_.references > 0) {
-      part.mapped_beside =
-          io::SafetensorsFile::open(folder / file_beside(entry.file, kBesideTensor));
-      part.beside = rows_of(*part.mapped_beside, kBesideTensor, layout.dtype, entry.samples,
-                            layout.beside_shape());
+      part.beside = open_beside(kBesideTensor, layout.dtype, layout.beside_shape());
     }
     if (beside_.mask) {
-      part.mapped_masks = io::SafetensorsFile::open(folder / file_beside(entry.file, kMasksTensor));
-      part.masks =
-          rows_of(*part.mapped_masks, kMasksTensor, DType::kU8, entry.samples, layout.mask_shape());
+      part.masks = open_beside(kMasksTensor, DType::kU8, layout.mask_shape());
+    }
+    if (beside_.control) {
+      part.control = open_beside(kControlTensor, DType::kU8, layout.control_shape());
     }
     rows.parts.push_back(std::move(part));
     rows.count += entry.samples;
@@ -552,10 +566,10 @@ void LatentCache::read_row(const Rows& rows, const LatentLayout& layout, int64_t
   const auto row_of = [&](std::span<const std::byte> all, int64_t bytes) {
     return all.subspan(static_cast<size_t>((row - part.first) * bytes), static_cast<size_t>(bytes));
   };
-  std::span<const std::byte> moments = row_of(part.moments, layout.sample_bytes());
+  std::span<const std::byte> moments = row_of(part.moments.rows, layout.sample_bytes());
   std::span<const std::byte> beside;
-  if (!part.beside.empty()) {
-    beside = row_of(part.beside, layout.beside_bytes());
+  if (part.beside.mapped) {
+    beside = row_of(part.beside.rows, layout.beside_bytes());
   }
   const auto next = [&layout](std::span<const std::byte>& rest, int64_t bytes) {
     const StoredValues values{layout.dtype, rest.first(static_cast<size_t>(bytes))};
@@ -587,9 +601,13 @@ void LatentCache::read_row(const Rows& rows, const LatentLayout& layout, int64_t
     out.mirrored = next_latent();
   }
   out.num_frames = layout.shape.size() == 4 ? layout.shape[1] : 1;
-  if (!part.masks.empty()) {
-    set_grey(row_of(part.masks, layout.mask_bytes()), layout.pixel_height, layout.pixel_width,
-             out.mask);
+  if (part.masks.mapped) {
+    set_picture(row_of(part.masks.rows, layout.mask_bytes()), layout.pixel_height,
+                layout.pixel_width, out.mask);
+  }
+  if (part.control.mapped) {
+    set_picture(row_of(part.control.rows, layout.control_bytes()), layout.pixel_height,
+                layout.pixel_width, out.control);
   }
 }
 

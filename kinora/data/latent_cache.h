@@ -21,6 +21,7 @@
 ///     KEY/part-00000.beside.safetensors  of a set with pictures beside its samples (before,
 ///                                masks, references): "beside" [n, Q, C, h, w], the means of these
 ///     KEY/part-00000.masks.safetensors   of a set with masks: "masks" U8 [n, 1, H, W]
+///     KEY/part-00000.control.safetensors of one with control pictures: "control" U8 [n, 3, H, W]
 ///     KEY/part-00000.jsonl       a line for each block of it: whose latents they are, checksums
 ///     KEY/samples.safetensors    of all samples: names, captions, labels, frames a second
 ///     texts.safetensors          of all captions, where a text encoder embedded them
@@ -75,6 +76,13 @@ struct LatentLayout {
   /// Of a sample's mask: [1, H, W].
   [[nodiscard]] std::vector<int64_t> mask_shape() const { return {1, pixel_height, pixel_width}; }
   [[nodiscard]] int64_t mask_bytes() const { return beside.mask ? pixel_height * pixel_width : 0; }
+  /// Of a sample's control picture: [3, H, W].
+  [[nodiscard]] std::vector<int64_t> control_shape() const {
+    return {3, pixel_height, pixel_width};
+  }
+  [[nodiscard]] int64_t control_bytes() const {
+    return beside.control ? 3 * pixel_height * pixel_width : 0;
+  }
 };
 
 /// A file of latents.
@@ -138,6 +146,7 @@ inline constexpr const char* kCachedTextsFile = "texts.safetensors";
 /// names of their tensors.
 inline constexpr const char* kBesideTensor = "beside";
 inline constexpr const char* kMasksTensor = "masks";
+inline constexpr const char* kControlTensor = "control";
 [[nodiscard]] std::string file_beside(const std::string& part, const std::string& tensor);
 
 /// The file of them.
@@ -176,14 +185,17 @@ class LatentCache : public Source {
   void read(int64_t index, Sample& out) const override;
 
  private:
+  /// A file of a part and the rows that it is for; none where they are not given.
+  struct PartFile {
+    std::optional<io::SafetensorsFile> mapped;
+    std::span<const std::byte> rows;
+  };
   struct Part {
-    io::SafetensorsFile mapped;
-    std::span<const std::byte> moments;
-    std::optional<io::SafetensorsFile> mapped_beside;  // where they are given
-    std::span<const std::byte> beside;
-    std::optional<io::SafetensorsFile> mapped_masks;  // likewise
-    std::span<const std::byte> masks;
     int64_t first;  // row of its first latent
+    PartFile moments;
+    PartFile beside;
+    PartFile masks;
+    PartFile control;
   };
   /// The latents of a size, or of all samples.
   struct Rows {

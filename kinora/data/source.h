@@ -128,9 +128,9 @@ struct Sample {
   Latent mirrored;         ///< of the mirrored picture, where latent_parts() has it
   io::ImageSize pictured;  ///< of a latent: the picture before all was made of it; 0: not known
   int64_t label = 0;       ///< in [0, num_classes)
-  io::Image control;       ///< of pixels whose beside() has it, of the size of `image`
-  io::Image before;        ///< likewise
-  io::Image mask;          ///< likewise, or as large as what is made of `image`; of latents, too
+  io::Image before;        ///< of pixels whose beside() has it, of the size of `image`
+  io::Image control;       ///< likewise, or as large as what is made of `image`; of latents, too
+  io::Image mask;          ///< likewise
   std::vector<io::Image> references;  ///< of pixels whose beside() has them
 };
 
@@ -198,7 +198,7 @@ class Source {
   [[nodiscard]] virtual std::optional<TextShape> text_shape() const { return std::nullopt; }
 
   /// What read() gives of pictures beside each; but for references only sources of pictures do. Of
-  /// latents they are latents, and masks both pixels and what these leave.
+  /// latents they are latents, control pictures pixels, masks both pixels and what these leave.
   [[nodiscard]] virtual PicturesBeside beside() const { return {}; }
 
   /// What messages call the sample: a path, or the position in a generated set.

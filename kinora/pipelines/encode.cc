@@ -131,6 +131,9 @@ data::CacheKey key_of(const data::Source& source, const LatentEncoder& encoder,
   if (layout.has_beside()) {
     key["beside"] = "means of " + layout.beside_text();
   }
+  if (layout.beside.control) {  // data.control was in the keys of caches that held none
+    key["control"] = "pixels";
+  }
   return key;
 }
 
@@ -164,6 +167,9 @@ class Encoding {
         }
         if (layout.beside.mask) {
           append_row(samples.batch.mask, i, block.masks);
+        }
+        if (layout.beside.control) {
+          append_row(samples.batch.control, i, block.control);
         }
         block.samples.push_back(std::move(sample));
       } else {
@@ -249,11 +255,13 @@ class Encoding {
 
 /// Bytes of a sample in the cache.
 int64_t bytes_of_sample(const data::LatentLayout& layout) {
-  return layout.sample_bytes() + layout.beside_bytes() + layout.mask_bytes();
+  return layout.sample_bytes() + layout.beside_bytes() + layout.mask_bytes() +
+         layout.control_bytes();
 }
 
 int64_t bytes_of(const data::CacheBlock& block) {
-  return std::ssize(block.moments) + std::ssize(block.beside) + std::ssize(block.masks);
+  return std::ssize(block.moments) + std::ssize(block.beside) + std::ssize(block.masks) +
+         std::ssize(block.control);
 }
 
 /// A part of this rank.
@@ -358,7 +366,8 @@ class Encoder {
                              .shape = shape.latent,
                              .parts = {.std = shape.std && options_.std,
                                        .mirrored = options_.mirrored},
-                             .beside = {.before = source_.beside().before,
+                             .beside = {.control = source_.beside().control,
+                                        .before = source_.beside().before,
                                         .mask = options_.data.mask == data::MaskKind::kFile,
                                         .references = source_.beside().references},
                              .pixel_height = pixels.height,

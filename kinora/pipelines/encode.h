@@ -36,11 +36,11 @@ struct EncodeResult {
   int64_t computed = 0;   ///< by this rank in this call
 };
 
-/// Encodes every sample of `source` once, with the pictures before, masks and references
-/// that lie beside it, each rank a part of all, and commits the cache when all is there; a cache of
-/// another key stays valid until then. Goes on with the whole blocks that an earlier call with the
-/// same key left, by however many ranks. The files do not depend on the number of ranks nor on
-/// interruptions. All ranks call it; `stop` may be null.
+/// Encodes every sample of `source` once, with the pictures before, masks, references and control
+/// pictures that lie beside it, each rank a part of all, and commits the cache when all is there; a
+/// cache of another key stays valid until then. Goes on with the whole blocks that an earlier call
+/// with the same key left, by however many ranks. The files do not depend on the number of ranks
+/// nor on interruptions. All ranks call it; `stop` may be null.
 ///
 /// kIo: too many samples that cannot be read, files that cannot be written (old state stays), not
 /// enough room on the disk, another process encodes into the folder. kConfig: latents of no picture

@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// 24 captioned pictures of three shapes, each with one before it, a mask, and 0, 1 or 2
-/// references, for a tiny Flux.
+/// 24 captioned pictures of three shapes, each with one before it, a mask, a control picture, and
+/// 0, 1 or 2 references, for a tiny Flux.
 class CachedPairsTest : public RunTest {
  protected:
   CachedPairsTest() {
@@ -28,6 +28,7 @@ class CachedPairsTest : public RunTest {
       const int width = i % 3 == 1 ? 52 : 34;
       write_picture(name + ".png", i, height, width);
       write_picture(name + ".before.png", i + 50, height, width);
+      write_picture(name + ".control.png", i + 70, height, width);
       io::Image mask;
       io::set_size(mask, height, width);
       for (size_t at = 0; at < mask.pixels.size(); ++at) {
@@ -118,7 +119,8 @@ TEST_F(CachedPairsTest, ReferencesOfClipsLearnAsOnLine) {
 }
 
 TEST_F(CachedPairsTest, RanksMakeTheSameCache) {
-  const Arguments arguments = pictures(joined(references_, {"data.before=true"}));
+  const Arguments arguments =
+      pictures(joined(references_, {"data.before=true", "data.control=true"}));
   const auto encoded = [&](const Arguments& more) {
     EXPECT_EQ(encode(arguments, more).exit_code, 0);
     std::map<std::string, std::string> content;
@@ -132,6 +134,7 @@ TEST_F(CachedPairsTest, RanksMakeTheSameCache) {
   };
   const auto alone = encoded({});
   EXPECT_TRUE(alone.contains("part-00000.beside.safetensors"));
+  EXPECT_TRUE(alone.contains("part-00000.control.safetensors"));
   EXPECT_EQ(encoded({"--ranks", "2"}), alone);
 }
 

@@ -79,6 +79,63 @@ TEST_F(ControlNetTest, SixStepsEqualThreeAndThreeOnOneRankAndTwo) {
   }
 }
 
+// Control pictures lie in the cache as pixels, cut as their samples and mirrored when they are
+// read.
+TEST_F(ControlNetTest, LearnsFromACacheAsOnLine) {
+  for (const int i : {1, 4, 7}) {
+    write_picture(folder() / ("photos/" + std::to_string(i) + ".png"), i, 80, 96);
+    write_picture(folder() / ("photos/" + std::to_string(i) + ".control.png"), i + 20, 80, 96);
+  }
+  // From a ControlNet that has learned, so that the pictures matter from the first step on.
+  train_well(run_dir("start"), controlled({"lr.value=3.0e-1", "train.steps=24"}));
+  const Arguments own =
+      controlled({"checkpoint.init_from=" + (run_dir("start") / "checkpoints/step-24").string(),
+                  "finetune.fresh=[]", "data.flip=true", "data.validation=4", "validation.every=3",
+                  "validation.bands=2", "sample.every=6", "sample.count=2"});
+  const auto encode = [&](const Arguments& arguments, const std::string& name) {
+    run_well(joined({"data", "encode", recipe().string(), "run.dir=unused", "--out", path(name),
+                     "--dtype", "fp32", "--mirrored"},
+                    arguments));
+  };
+  const auto on = [&](const std::string& name, const Arguments& arguments) {
+    return joined(arguments, {"data.source=latents", "data.path=[" + path(name) + "]"});
+  };
+  const auto grid = [&](const std::string& name) {
+    return read_image(run_dir(name) / "samples/step-6.png");
+  };
+  encode(own, "cache");
+  train_well(run_dir("online"), own);
+  train_well(run_dir("cached"), on("cache", own));
+  expect_close_losses(run_dir("online"), run_dir("cached"), 6, 1e-5);
+  EXPECT_TRUE(read_log(run_dir("cached")).at(5).contains("validation_raw"));
+  EXPECT_LE(difference_of(grid("online"), grid("cached")).most, 1);
+  train_well(run_dir("parts"), joined(on("cache", own), {"train.steps=3"}));
+  train_well(run_dir("parts"), joined(on("cache", own), {"--resume", "auto"}));
+  expect_same_log(run_dir("cached"), run_dir("parts"), 6);
+  train_well(run_dir("plain"), on("cache", tuned({"train.steps=1"})));  // which asks for none
+
+  // Others would have been seen.
+  for (int i = 0; i < 12; ++i) {
+    const fs::path control = folder() / ("photos/" + std::to_string(i) + ".control.png");
+    const io::Image picture = read_image(control);
+    write_picture(control, i + 90, picture.height, picture.width);
+  }
+  encode(own, "other-cache");
+  train_well(run_dir("others"), on("other-cache", own));
+  const LogLine seen = read_log(run_dir("cached")).at(5);
+  const LogLine other = read_log(run_dir("others")).at(5);
+  for (const char* const key : {"loss", "validation_raw"}) {
+    EXPECT_GT(std::abs(other.at(key).get<double>() - seen.at(key).get<double>()), 3e-4) << key;
+  }
+  EXPECT_GT(difference_of(grid("others"), grid("cached")).most, 1);
+
+  encode(tuned(), "without");
+  const Outcome refused = train(run_dir("refused"), on("without", own));
+  EXPECT_EQ(refused.exit_code, kUsage);
+  EXPECT_THAT(refused.err, testing::AllOf(HasSubstr("holds no control pictures (data.control)"),
+                                          HasSubstr("kinora data encode with data.control=true")));
+}
+
 TEST_F(ControlNetTest, WhatIsMissingOrDoesNotFitIsNamed) {
   const auto failure = [&](const Arguments& arguments) {
     return train(run_dir("bad"), arguments).err;

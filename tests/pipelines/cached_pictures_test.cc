@@ -1,5 +1,5 @@
-// Caches of latents with what lies beside samples: pictures before they were changed, masks and
-// references. They hold, batch for batch, what a run on the pictures encodes.
+// Caches of latents with what lies beside samples: pictures before they were changed, masks,
+// references and control pictures. They hold, batch for batch, what a run on the pictures encodes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,8 @@ void write_mask(const fs::path& path, int64_t number, int64_t height, int64_t wi
   io::write_png(path, image);
 }
 
-/// Pictures of three shapes with one before each, a mask, and 0, 1 or 2 references of other sizes.
+/// Pictures of three shapes with one before each, a mask, a control picture, and 0, 1 or 2
+/// references of other sizes.
 class CachedPicturesTest : public testing::Test {
  protected:
   CachedPicturesTest() {
@@ -68,6 +69,7 @@ class CachedPicturesTest : public testing::Test {
       write_picture(set / (name + ".png"), i, height, width);
       write_picture(set / (name + ".before.png"), i + 40, height, width);
       write_mask(set / (name + ".mask.png"), i, height, width);
+      write_picture(set / (name + ".control.png"), i + 60, height, width);
       for (int64_t k = 1; k <= i % 3; ++k) {
         write_picture(set / (name + ".reference" + (k > 1 ? std::to_string(k) : "") + ".png"),
                       i + 80 + k, 20 + i, 30);
@@ -79,6 +81,7 @@ class CachedPicturesTest : public testing::Test {
     options_.data.height = 16;
     options_.data.width = 24;
     options_.data.threads = 2;
+    options_.data.control = true;
     options_.data.before = true;
     options_.data.mask = data::MaskKind::kFile;
     options_.data.references = kReferences;
@@ -132,6 +135,8 @@ class CachedPicturesTest : public testing::Test {
       const data::Batch got = of_latents.next();
       ASSERT_TRUE(at::equal(got.sample_index, wanted.sample_index));
       EXPECT_TRUE(at::equal(got.images, stored(encoder_.encode(wanted.images).mean))) << i;
+      ASSERT_EQ(got.control.defined(), wanted.control.defined());
+      EXPECT_TRUE(!got.control.defined() || at::equal(got.control, wanted.control)) << i;
       ASSERT_EQ(got.before.defined(), wanted.before.defined());
       EXPECT_TRUE(!got.before.defined() ||
                   at::equal(got.before, stored(encoder_.encode(wanted.before).mean)))
@@ -192,6 +197,7 @@ TEST_F(CachedPicturesTest, OfBucketsHaveTheSizeOfTheirSample) {
 TEST_F(CachedPicturesTest, OfClipsAreThoseOfPictures) {
   options_.data.source = data::SourceKind::kMovingShapes;
   options_.data.path.clear();
+  options_.data.control = false;
   options_.data.before = false;
   options_.data.mask = data::MaskKind::kNone;
   options_.data.count = 20;
@@ -213,7 +219,8 @@ TEST_F(CachedPicturesTest, GoOnWhereTheyWereStoppedAndMendWhatIsDamaged) {
     EXPECT_LT(computed, kPictures);
     EXPECT_EQ(content_of(options_.out), whole);
   };
-  for (const char* const end : {"part-00000.beside.safetensors", "part-00000.masks.safetensors"}) {
+  for (const char* const end : {"part-00000.beside.safetensors", "part-00000.masks.safetensors",
+                                "part-00000.control.safetensors"}) {
     SCOPED_TRACE(end);
     const fs::path beside = file(end);
     fs::resize_file(beside, fs::file_size(beside) - 1);
@@ -244,11 +251,32 @@ TEST_F(CachedPicturesTest, OtherPicturesBesideAreComputedAnew) {
   expect_same_batches(4);
 }
 
+// Caches of before control pictures were kept: data.control=true changed their key alone.
+TEST_F(CachedPicturesTest, ACacheOfBeforeLacksControlPicturesAndIsMadeAnew) {
+  data::DataConfig without = options_.data;
+  without.control = false;
+  (void)pipelines::encode(*data::open_source(without), encoder_, options_, {});
+  EXPECT_TRUE(file(".control.safetensors").empty());
+  EXPECT_THAT(refusal(ErrorKind::kConfig, cached()),
+              AllOf(HasSubstr("holds no control pictures (data.control)"),
+                    HasSubstr("kinora data encode with data.control=true")));
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(encode().computed, kPictures);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("control is new"));
+  expect_same_batches(4);
+}
+
 TEST_F(CachedPicturesTest, WhatACacheLacksIsSaidAndWhatNobodyReadsIsNot) {
+  options_.data.control = false;
   options_.data.before = false;
   options_.data.mask = data::MaskKind::kNone;
   encode();
   data::DataConfig config = cached();
+  config.control = true;
+  EXPECT_THAT(refusal(ErrorKind::kConfig, config),
+              AllOf(HasSubstr("holds no control pictures (data.control)"),
+                    HasSubstr("kinora data encode with data.control=true")));
+  config = cached();
   config.mask = data::MaskKind::kFile;
   EXPECT_THAT(refusal(ErrorKind::kConfig, config),
               AllOf(HasSubstr("holds no masks (data.mask)"),
@@ -275,18 +303,48 @@ TEST_F(CachedPicturesTest, WhatACacheLacksIsSaidAndWhatNobodyReadsIsNot) {
   EXPECT_THAT(refusal(ErrorKind::kConfig, config), HasSubstr("holds latents of no references"));
 
   config.references = 0;
-  config.before = true;
   config.path = {file("part-00000.safetensors").string()};
-  EXPECT_THAT(refusal(ErrorKind::kConfig, config),
-              HasSubstr("files of latents hold no pictures beside these"));
+  for (bool data::DataConfig::*const asked :
+       {&data::DataConfig::before, &data::DataConfig::control}) {
+    config.*asked = true;
+    EXPECT_THAT(refusal(ErrorKind::kConfig, config),
+                HasSubstr("files of latents hold no pictures beside these"));
+    config.*asked = false;
+  }
 }
 
-TEST_F(CachedPicturesTest, MasksAreOfTheSizeOfTheCache) {
+TEST_F(CachedPicturesTest, PixelsThatNobodyAsksForAreNotRead) {
+  encode();
+  for (const auto& entry : fs::recursive_directory_iterator(options_.out)) {
+    const std::string name = entry.path().string();
+    if (name.ends_with(".control.safetensors") || name.ends_with(".masks.safetensors")) {
+      fs::resize_file(entry.path(), 5);
+    }
+  }
+  data::DataConfig config = cached();
+  EXPECT_THAT(refusal(ErrorKind::kIo, config), HasSubstr("part-00000.masks.safetensors"));
+  config.mask = data::MaskKind::kNone;
+  EXPECT_THAT(refusal(ErrorKind::kIo, config), HasSubstr("part-00000.control.safetensors"));
+  config.control = false;
+  const auto source = data::open_source(config);
+  const data::Batch batch =
+      data::load_samples(*source, std::vector<int64_t>{0, 1}, data::sample_size(config), 0);
+  EXPECT_FALSE(batch.control.defined() || batch.mask.defined());
+  EXPECT_TRUE(batch.before.defined());
+}
+
+TEST_F(CachedPicturesTest, PixelsAreOfTheSizeOfTheCache) {
   encode();
   data::DataConfig config = cached();
   config.width = 32;
+  config.control = false;
   EXPECT_THAT(refusal(ErrorKind::kConfig, config),
               HasSubstr("holds masks of 16 x 24 pixels, and data.height and width are 16 x 32"));
+  config.control = true;
+  config.mask = data::MaskKind::kNone;
+  EXPECT_THAT(refusal(ErrorKind::kConfig, config),
+              HasSubstr("holds control pictures of 16 x 24 pixels, and data.height and width are "
+                        "16 x 32"));
 }
 
 TEST_F(CachedPicturesTest, DamagedFilesAreRefused) {
@@ -314,17 +372,37 @@ TEST_F(CachedPicturesTest, DamagedFilesAreRefused) {
   write("beside", shape);
   EXPECT_NO_THROW((void)data::open_source(cached()));
 
-  const fs::path masks = file("part-00000.masks.safetensors");
-  const std::vector<uint8_t> greys(2 * 16 * 24);
-  const auto write_masks = [&](const std::vector<int64_t>& as) {
-    io::write_safetensors(masks, std::vector<io::SafetensorsTensor>{
-                                     {"masks", DType::kU8, as, std::as_bytes(std::span(greys))}});
-  };
-  write_masks({2, 1, 24, 16});
-  expect_refused(AllOf(HasSubstr("must hold masks U8 [2, 1, 16, 24] as the manifest says"),
-                       HasSubstr("got [2, 1, 24, 16]")));
-  write_masks({2, 1, 16, 24});
-  EXPECT_NO_THROW((void)data::open_source(cached()));
+  for (const auto& [name, channels] : {std::pair{"masks", 1}, {"control", 3}}) {
+    SCOPED_TRACE(name);
+    const fs::path pixels = file("part-00000." + std::string(name) + ".safetensors");
+    const auto write_pixels = [&](const std::string& tensor, DType dtype,
+                                  const std::vector<int64_t>& as) {
+      auto bytes = static_cast<int64_t>(size_of(dtype));
+      for (const int64_t dim : as) {
+        bytes *= dim;
+      }
+      const std::vector<std::byte> zeros(static_cast<size_t>(bytes));
+      io::write_safetensors(pixels, std::vector<io::SafetensorsTensor>{{tensor, dtype, as, zeros}});
+    };
+    const std::string wanted = "must hold " + std::string(name) + " U8 [2, " +
+                               std::to_string(channels) + ", 16, 24] as the manifest says";
+    write_pixels(name, DType::kU8, {2, channels, 24, 16});
+    expect_refused(
+        AllOf(HasSubstr(wanted), HasSubstr("got [2, " + std::to_string(channels) + ", 24, 16]")));
+    write_pixels(name, DType::kU8, {2, 4 - channels, 16, 24});
+    expect_refused(HasSubstr(wanted));
+    write_pixels(name, DType::kU8, {1, channels, 16, 24});
+    expect_refused(HasSubstr(wanted));
+    write_pixels(name, DType::kF32, {2, channels, 16, 24});
+    expect_refused(HasSubstr(wanted));
+    write_pixels("other", DType::kU8, {2, channels, 16, 24});
+    expect_refused(AllOf(HasSubstr(wanted), HasSubstr("got none")));
+    write_pixels(name, DType::kU8, {2, channels, 16, 24});
+    EXPECT_NO_THROW((void)data::open_source(cached()));
+    fs::resize_file(pixels, fs::file_size(pixels) - 1);
+    expect_refused(HasSubstr(pixels.string()));
+    write_pixels(name, DType::kU8, {2, channels, 16, 24});
+  }
 
   std::vector<data::CachedSample> samples(kPictures);
   data::write_samples(file("samples.safetensors"), samples);
@@ -346,6 +424,8 @@ TEST_F(CachedPicturesTest, DamagedFilesAreRefused) {
   expect_refused(HasSubstr("references must be from 0 to 16, got 17"));
   with("\"two\"");
   expect_refused(HasSubstr("manifest.json"));
+  with("2, \"control\": 1");
+  expect_refused(HasSubstr("manifest.json"));
 }
 
 TEST_F(CachedPicturesTest, SamplesWithBrokenPicturesBesideAreLeftOut) {
@@ -353,9 +433,10 @@ TEST_F(CachedPicturesTest, SamplesWithBrokenPicturesBesideAreLeftOut) {
   for (const char* const name : {"set/102.before.png", "set/103.before.png"}) {
     folder_.write(name, std::string("no picture"));  // the whole of a part
   }
+  folder_.write("set/107.control.png", std::string("no picture"));
   const EncodeResult result = encode();
-  EXPECT_EQ(result.samples, kPictures - 3);
-  EXPECT_EQ(result.left_out, 3);
+  EXPECT_EQ(result.samples, kPictures - 4);
+  EXPECT_EQ(result.left_out, 4);
   EXPECT_EQ(encode().computed, 0);
 }
 
