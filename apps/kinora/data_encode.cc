@@ -162,8 +162,9 @@ void encode_on_rank(const EncodeArguments& arguments, train::RunConfig config,
     if (config.data.mask == data::MaskKind::kDrawn) {
       log_warn(
           "[encode] a cache of latents holds no masks that are drawn anew each time "
-          "(data.mask=drawn); a model that reads them trains on the pictures, with "
-          "autoencoder.path");
+          "(data.mask=drawn), nor what they leave of pictures, which is encoded in each step; a "
+          "model that fills in trains on the pictures, with autoencoder.path, or on masks of files "
+          "(data.mask=true)");
     }
   }
   auto frozen = train::open_encoder(config.autoencoder, {&config.data, &config.image_data}, device);

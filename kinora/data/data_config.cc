@@ -448,11 +448,14 @@ void describe(Fields& fields, DataConfig& c, std::string_view section) {
                return c.mask != MaskKind::kFile || c.source == SourceKind::kLatents ||
                       has_pictures_beside();
              })
-      .check("be drawn for pictures alone, not for clips or latents", [&c] {
-        return c.mask != MaskKind::kDrawn ||
-               (c.source != SourceKind::kLatents && c.source != SourceKind::kMovingShapes &&
-                c.frame_layout == FrameLayout::kImage);
-      });
+      .check(
+          "be drawn for pictures alone, not for clips or latents (what each mask leaves is encoded "
+          "in each step, from pictures with autoencoder.path)",
+          [&c] {
+            return c.mask != MaskKind::kDrawn ||
+                   (c.source != SourceKind::kLatents && c.source != SourceKind::kMovingShapes &&
+                    c.frame_layout == FrameLayout::kImage);
+          });
   fields
       .add("references", c.references,
            "Read up to so many pictures of what is to be seen, such as a character, for a model "

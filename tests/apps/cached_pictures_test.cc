@@ -146,8 +146,14 @@ TEST_F(CachedPairsTest, WhatTheCacheLacksIsNamed) {
   };
   const Outcome masked = encode(pictures({"data.mask=drawn"}));
   ASSERT_EQ(masked.exit_code, 0) << masked.err;
-  EXPECT_THAT(masked.err, HasSubstr("a cache of latents holds no masks that are drawn anew each "
-                                    "time (data.mask=drawn)"));
+  EXPECT_THAT(masked.err,
+              AllOf(HasSubstr("a cache of latents holds no masks that are drawn anew each time "
+                              "(data.mask=drawn), nor what they leave of pictures"),
+                    HasSubstr("trains on the pictures, with autoencoder.path, or on masks of files "
+                              "(data.mask=true)")));
+  expect_refused(pictures({"model.input=fill", "data.mask=drawn"}),
+                 HasSubstr("what each mask leaves is encoded in each step, from pictures with "
+                           "autoencoder.path"));
   expect_refused(pictures(references_), AllOf(HasSubstr("latents of no references a sample"),
                                               HasSubstr("data.references=2")));
   expect_refused(pictures({"model.input=fill", "data.mask=true"}),
