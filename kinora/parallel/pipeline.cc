@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -187,6 +188,30 @@ void PipelineLinks::send_streams(int64_t stage, const Streams& streams) {
   send(link(false, stage), streams, plan_.rank_of(stage + 1));
 }
 
+at::Tensor PipelineLinks::receive_outline(int64_t stage, at::Device device) {
+  at::Tensor outline = at::empty({kMaxDims + 3}, at::device(device).dtype(at::kLong));
+  link(false, stage - 1).receive(outline, plan_.rank_of(stage - 1));
+  outline = outline.cpu();
+  const auto* const values = outline.const_data_ptr<int64_t>();
+  return at::empty({}, at::device(device).dtype(static_cast<at::ScalarType>(values[0])))
+      .expand({values + 3, static_cast<size_t>(values[2])})
+      .set_requires_grad(values[1] != 0);
+}
+
+void PipelineLinks::send_outline(int64_t stage, const at::Tensor& stream) {
+  KINORA_CHECK(stream.is_floating_point() && stream.dim() <= kMaxDims, kShape,
+               "[pipeline] what goes from stage to stage must be floats of ", kMaxDims,
+               " dims at most, got ", stream.scalar_type(), " ", stream.sizes(), " from stage ",
+               stage);
+  std::vector<int64_t> values(kMaxDims + 3);
+  values[0] = static_cast<int64_t>(stream.scalar_type());
+  values[1] = stream.requires_grad() ? 1 : 0;
+  values[2] = stream.dim();
+  std::ranges::copy(stream.sizes(), values.begin() + 3);
+  send(link(false, stage), {at::tensor(values, at::kLong).to(stream.device())},
+       plan_.rank_of(stage + 1));
+}
+
 PipelineLinks::Streams PipelineLinks::receive_gradients(int64_t stage, const Streams& like) {
   Streams gradients;
   for (const at::Tensor& tensor : like) {
@@ -235,7 +260,27 @@ void StagePass::leave(const std::vector<at::Tensor>& streams) {
   }
 }
 
+at::Tensor StagePass::enter_one(at::Device device) {
+  const at::Tensor outline = links_.receive_outline(stage_, device);
+  const at::Tensor stream = links_.receive_streams(stage_, {outline}).front();
+  if (outline.requires_grad() && at::GradMode::is_enabled()) {
+    received_ = {stream.set_requires_grad(true)};
+  }
+  return stream;
+}
+
+void StagePass::leave_one(const at::Tensor& stream) {
+  links_.send_outline(stage_, stream);
+  links_.send_streams(stage_, {stream});
+  if (stream.requires_grad()) {
+    made_ = {stream};
+  }
+}
+
 void StagePass::backward() {
+  if (made_.empty()) {
+    return;
+  }
   torch::autograd::backward(made_, links_.receive_gradients(stage_, made_));
   made_.clear();
 }

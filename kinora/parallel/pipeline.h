@@ -90,6 +90,13 @@ class PipelineLinks {
   [[nodiscard]] Streams receive_streams(int64_t stage, const Streams& like);
   /// To the stage behind it.
   void send_streams(int64_t stage, const Streams& streams);
+  /// The outline of a stream that is to come from the stage before: a tensor of its shape and type
+  /// on `device`, of one element's memory, which requires gradients where the stream does. Waits
+  /// for the device.
+  [[nodiscard]] at::Tensor receive_outline(int64_t stage, at::Device device);
+  /// To the stage behind it. kShape unless the stream is of floats, in kMaxDims dims at most.
+  void send_outline(int64_t stage, const at::Tensor& stream);
+  static constexpr int64_t kMaxDims = 8;
   /// From the stage behind `stage`, of what was sent to it.
   [[nodiscard]] Streams receive_gradients(int64_t stage, const Streams& like);
   /// To the stage before it.
@@ -117,6 +124,10 @@ class StagePass : public diffusion::Stage {
 
   [[nodiscard]] std::vector<at::Tensor> enter(const std::vector<at::Tensor>& like) override;
   void leave(const std::vector<at::Tensor>& streams) override;
+  /// The same of one stream, of which the receiver does not know the shape. What requires no
+  /// gradient gets none.
+  [[nodiscard]] at::Tensor enter_one(at::Device device);
+  void leave_one(const at::Tensor& stream);
 
   /// Whether the model's last block is here: then backward begins with a loss.
   [[nodiscard]] bool is_last() const;

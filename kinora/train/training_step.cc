@@ -10,7 +10,6 @@
 #include <array>
 #include <chrono>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "kinora/core/counted.h"
@@ -179,71 +178,17 @@ double TrainingStep::pass_seconds(const data::Batch& batch, int64_t ranks, int64
 
 void TrainingStep::pipeline_steps(const std::vector<data::Batch>& micro_batches,
                                   const std::vector<Part>& parts, int64_t step) {
-  using Kind = parallel::PipelineAction::Kind;
-  /// A micro-batch between its forward and its backward.
-  struct Flight {
-    std::unique_ptr<parallel::StagePass> stage;
-    MicroLoss micro;
-    std::vector<std::function<void()>> late;  // gradients of weights
-  };
-  ops::BlockKernels* kernels = settings_.pipeline.kernels;
-  const bool is_late = settings_.pipeline.schedule == parallel::PipelineSchedule::kZeroBubble;
-  parallel::PipelineLinks& links = *settings_.pipeline.links;
-  const parallel::StagePlan& plan = links.plan();
-  const std::vector<parallel::PipelineAction> actions = parallel::pipeline_actions(
-      settings_.pipeline.schedule, plan, links.group().rank(), std::ssize(micro_batches));
-  const auto last_backward = std::find_if(
-      actions.rbegin(), actions.rend(),
-      [](const parallel::PipelineAction& action) { return action.kind == Kind::kBackward; });
-  std::map<std::pair<int64_t, int64_t>, Flight> flights;  // by micro-batch and the rank's stage
-  const diffusion::Pass first = boosted_.begin_pass({.first = true, .last = false});
-  for (const parallel::PipelineAction& action : actions) {
-    const auto number = static_cast<size_t>(action.micro_batch);
-    Flight& flight = flights[{action.micro_batch, action.chunk}];
-    if (action.kind == Kind::kForward) {
-      flight.stage = std::make_unique<parallel::StagePass>(
-          links, action.chunk * plan.ranks + links.group().rank());
-      const diffusion::Pass pass{.starts_step = number == 0 && action.chunk == 0,
-                                 .overwrite = number == 0 && first.overwrite,
-                                 .new_weights = number == 0,
-                                 .stage = flight.stage.get()};
-      flight.micro =
-          micro_loss(inputs_of(micro_batches[number], step), static_cast<uint32_t>(step), pass);
-      see_losses(flight.micro, micro_batches[number].images.size(0), action.chunk);
-      continue;
-    }
-    if (action.kind == Kind::kWeights) {
-      const at::NoGradGuard no_grad;
-      for (const auto& compute : flight.late) {
-        compute();
-      }
-      flights.erase({action.micro_batch, action.chunk});
-      continue;
-    }
-    if (is_late) {
-      kernels->put_off_weight_grads(&flight.late);
-    } else if (&action == &*last_backward) {
-      boosted_.begin_last_backward();
-    }
-    if (flight.stage->is_last()) {
-      boosted_.backward_of(flight.micro.loss.mean, parts[number].share);
-    } else {
-      flight.stage->backward();
-    }
-    flight.stage->send_gradients();
-    if (is_late) {
-      kernels->put_off_weight_grads(nullptr);
-      flight.stage.reset();
-      flight.micro = {};
-    } else {
-      flights.erase({action.micro_batch, action.chunk});
-    }
+  std::vector<double> shares;
+  for (const Part& part : parts) {
+    shares.push_back(part.share);
   }
-  links.finish();
-  if (is_late) {
-    boosted_.begin_last_backward();
-  }
-  boosted_.end_passes();
+  run_pipeline(boosted_, settings_.pipeline, shares, [&](const StageForward& forward) {
+    const data::Batch& batch = micro_batches[forward.micro_batch];
+    const MicroLoss micro =
+        micro_loss(inputs_of(batch, step), static_cast<uint32_t>(step), forward.pass);
+    see_losses(micro, batch.images.size(0), forward.chunk);
+    return micro.loss.mean;
+  });
 }
 
 void TrainingStep::see_losses(const MicroLoss& micro, int64_t samples, int64_t chunk) {

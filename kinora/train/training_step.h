@@ -16,19 +16,12 @@
 #include "kinora/diffusion/importance.h"
 #include "kinora/diffusion/objective.h"
 #include "kinora/models/model_config.h"
-#include "kinora/parallel/pipeline.h"
 #include "kinora/train/boost/booster.h"
+#include "kinora/train/boost/pipeline_run.h"
 #include "kinora/train/micro_batch.h"
 #include "kinora/train/recording_choice.h"
 
 namespace kinora::train {
-
-/// Where ranks divide the blocks. All are borrowed.
-struct PipelineSettings {
-  parallel::PipelineLinks* links = nullptr;  ///< null: all blocks are here
-  parallel::PipelineSchedule schedule = parallel::PipelineSchedule::k1F1B;
-  ops::BlockKernels* kernels = nullptr;  ///< kZeroBubble: of the fast path
-};
 
 /// What a training step computes by, besides the data.
 struct StepSettings {

@@ -14,6 +14,8 @@
 
 namespace kinora::train {
 
+class Chain;
+
 /// What a model tells the hook of its buckets.
 enum class ToldReads : uint8_t {
   /// Gradients alone: whole weights lie there from step to step.
@@ -59,9 +61,17 @@ class Boostable {
   /// Weights were loaded, and buffers of module() may be other tensors than before.
   virtual void loaded() {}
 
+  /// Of a torch::nn::Module, the blocks that a pipeline passes through; null: it has no such list,
+  /// or says them by diffusion::Pass::stage.
+  [[nodiscard]] virtual const Chain* chain() const { return nullptr; }
+  /// Runs `action` while the buffers that other ranks of a pipeline have are in module(), too. All
+  /// of them call it.
+  virtual void with_all_buffers(const std::function<void()>& action) { action(); }
+
   /// Before the passes of an optimizer step.
   virtual void begin_step() {}
-  /// Before forward and backward of a micro-batch, or of kNone before backward.
+  /// Before forward and backward of a micro-batch, or of kNone before backward. Of a pipeline a
+  /// pass is a backward.
   virtual void begin_pass() {}
   /// After backward.
   virtual void end_pass() {}

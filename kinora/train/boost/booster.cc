@@ -21,6 +21,8 @@
 #include "kinora/parallel/pipeline.h"
 #include "kinora/parallel/tensor.h"
 #include "kinora/pipelines/diffusers_model.h"
+#include "kinora/train/boost/chain.h"
+#include "kinora/train/boost/pipeline_run.h"
 #include "kinora/train/boost/torch_module.h"
 #include "kinora/train/setup.h"
 
@@ -194,12 +196,53 @@ diffusion::Pass Boosted::begin() {
 }
 
 void Boosted::backward(const at::Tensor& loss) {
+  const Chain* const chain = model_->chain();
+  KINORA_CHECK(chain == nullptr || chain->links() == nullptr, kConfig, "[booster] with pp_size ",
+               mesh_.shape().pipeline,
+               " no rank has the whole forward, so that there is no loss to call backward() with. "
+               "Hint: execute_pipeline()");
   KINORA_CHECK(loss.defined() && loss.numel() == 1, kShape,
                "[booster] backward() needs a loss of one element");
   begin();
   begun_.reset();  // also after an error
   end_pass(loss, 1.0 / static_cast<double>(num_passes_ * mesh_.gradient_ranks()));
   ++passes_;
+}
+
+void Boosted::execute_pipeline(
+    const std::function<at::Tensor(int64_t)>& input_of,
+    const std::function<at::Tensor(const at::Tensor&, int64_t)>& loss_of) {
+  const Chain* const chain = model_->chain();
+  KINORA_CHECK(chain != nullptr, kConfig,
+               "[booster] execute_pipeline() passes through the children of a "
+               "torch::nn::Sequential, and the model is none. Hint: name one in it with `stages`");
+  KINORA_CHECK(passes_ == 0, kConfig,
+               "[booster] execute_pipeline() makes all passes of a step, got ", passes_,
+               " before it. Hint: step() comes after it");
+  if (chain->links() == nullptr) {
+    for (int64_t pass = 0; pass < next_num_passes_; ++pass) {
+      backward(loss_of(chain->forward(0, chain->size(), input_of(pass)), pass));
+    }
+    return;
+  }
+  num_passes_ = next_num_passes_;
+  begin_update(schedule_.at(steps_));
+  begin_step();
+  const std::vector<double> shares(static_cast<size_t>(num_passes_),
+                                   1.0 / static_cast<double>(num_passes_ * mesh_.gradient_ranks()));
+  run_pipeline(*this, {.links = chain->links()}, shares, [&](const StageForward& forward) {
+    const auto pass = static_cast<int64_t>(forward.micro_batch);
+    parallel::StagePass& stage = forward.stage;
+    const at::Tensor input =
+        stage.first() == 0 ? input_of(pass) : stage.enter_one(arena_->options().device);
+    const at::Tensor output = chain->forward(stage.first(), stage.end(), input);
+    if (stage.is_last()) {
+      return loss_of(output, pass);
+    }
+    stage.leave_one(output);
+    return at::Tensor();
+  });
+  passes_ = num_passes_;
 }
 
 optim::StepResult Boosted::step() {
@@ -219,10 +262,12 @@ optim::StepResult Boosted::step() {
 
 void Boosted::save_model(const std::filesystem::path& path, optim::WeightSet weights) {
   if (mesh_.index(parallel::Axis::kReplicate) == 0) {
-    checkpoint::save_weights(
-        path, model_->module(), *arena_,
-        weights.ema ? optim::Role::average(*weights.ema) : optim::Role::master(), at::kFloat,
-        checkpoint::weights_metadata(""));
+    model_->with_all_buffers([&] {
+      checkpoint::save_weights(
+          path, model_->module(), *arena_,
+          weights.ema ? optim::Role::average(*weights.ema) : optim::Role::master(), at::kFloat,
+          checkpoint::weights_metadata(""));
+    });
   }
   mesh_.world().barrier();  // the others find it
 }
@@ -295,6 +340,14 @@ void Boosted::begin_last_backward() {
   if (parallel_ != nullptr) {
     parallel_->begin_last_backward();
   }
+}
+
+void Boosted::begin_backward() {
+  model_->begin_pass();
+}
+
+void Boosted::end_backward() {
+  model_->end_pass();
 }
 
 void Boosted::end_passes() {
@@ -420,11 +473,11 @@ Boosted Booster::boost(torch::nn::Module& model, const optim::OptimizerConfig& o
   KINORA_CHECK(!options_.plugin_config.divided_norms, kConfig,
                "[booster] divided_norms is of Kinora's own models, whose blocks know which parts "
                "treat each token by itself. Hint: leave divided_norms out");
-  KINORA_CHECK(mesh_.shape().pipeline == 1, kConfig,
-               "[booster] pp_size must be 1 for a torch::nn::Module, which has no list of blocks "
-               "that ranks could divide, got ",
-               mesh_.shape().pipeline,
-               ". Hint: leave pp_size out, and all ranks take other samples");
+  KINORA_CHECK(options_.plugin_config.pp_schedule == parallel::PipelineSchedule::k1F1B, kConfig,
+               "[booster] pp_schedule zero_bubble puts off products of Kinora's own models; a "
+               "torch::nn::Module has its own. Hint: leave pp_schedule out");
+  KINORA_CHECK(options_.plugin_config.pp_chunks == 1 || mesh_.shape().pipeline > 1, kConfig,
+               "[booster] pp_chunks is of a pipeline, and pp_size is 1. Hint: pp_size 2");
   const optim::OptimizerConfig placed = this->placed(optimizer, count_trained(model));
   return {torch_module(model, module_options(placed)), options_, mesh_, placed, schedule};
 }
@@ -450,7 +503,10 @@ TorchModuleOptions Booster::module_options(const optim::OptimizerConfig& optimiz
           .watches_reads =
               (stage == 3 && mesh_.state_group().size() > 1) || optimizer.offload_weights > 0.0,
           .tensor = mesh_.group(parallel::Axis::kTensor),
-          .rules = options_.tensor_rules};
+          .rules = options_.tensor_rules,
+          .pipeline = mesh_.group(parallel::Axis::kPipeline),
+          .chunks = options_.plugin_config.pp_chunks,
+          .stages = options_.stages};
 }
 
 Boosted Booster::boost(std::unique_ptr<Boostable> model, const optim::OptimizerConfig& optimizer,

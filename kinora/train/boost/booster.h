@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,7 +36,9 @@ namespace kinora::train {
 ///
 /// With accumulate(n), n calls of backward() make a step. The gradient is that of the mean of all
 /// losses that ranks passed to backward() for a step, each the mean over as many samples. All ranks
-/// make the same calls.
+/// make the same calls. Where ranks divide a module into stages (pp_size), a step is
+///
+///   boosted.execute_pipeline(input_of, loss_of);  boosted.step();
 class Boosted {
  public:
   Boosted(const Boosted&) = delete;
@@ -51,6 +54,15 @@ class Boosted {
   diffusion::Pass begin();
   /// Backward of `loss`: one element, in any floating type, on the model's device. kShape.
   void backward(const at::Tensor& loss);
+  /// All passes of a step by the ranks of pp_size, in place of calls of backward(): each computes
+  /// its stage of the torch::nn::Sequential that BoosterOptions::stages names. Of each pass i, of
+  /// the n of accumulate(n), the first stage reads input_of(i), and loss_of(output, i) is the loss
+  /// of what the last one makes. Both may use what is outside of the Sequential: every rank has it.
+  /// It works on one rank, too. kConfig without such a Sequential; kShape where a stage ends in
+  /// something else than a floating tensor.
+  void execute_pipeline(
+      const std::function<at::Tensor(int64_t pass)>& input_of,
+      const std::function<at::Tensor(const at::Tensor& output, int64_t pass)>& loss_of);
   /// Updates the weights, with the learning rate that the schedule has for the step, and waits.
   /// kConfig before as many passes as make a step.
   optim::StepResult step();
@@ -92,6 +104,9 @@ class Boosted {
   void backward_of(const at::Tensor& loss, double share);
   /// Before the last backward.
   void begin_last_backward();
+  /// Around each backward of a pipeline.
+  void begin_backward();
+  void end_backward();
   void end_passes();
   /// After the last pass: the step's loss over all ranks, fp32, no dims, on the device; the same
   /// tensor each time.

@@ -38,7 +38,7 @@ struct PluginConfig {
   /// Each of tp_size ranks has a part of the tokens between branches of blocks, too, of Kinora's
   /// own models alone.
   bool divided_norms = false;
-  int64_t pp_size = 1;    ///< ranks that divide the blocks of Kinora's own models into stages
+  int64_t pp_size = 1;    ///< ranks that divide a model's blocks into stages
   int64_t pp_chunks = 1;  ///< stages of each of these
   parallel::PipelineSchedule pp_schedule = parallel::PipelineSchedule::k1F1B;
   parallel::SequenceScheme sequence_scheme = parallel::SequenceScheme::kAuto;
@@ -75,6 +75,9 @@ struct BoosterOptions {
   optim::ModulationUse modulation = optim::ModulationUse::kBothWays;  ///< likewise
   /// Of a torch::nn::Module, which layers the ranks of tp_size divide.
   std::vector<LayerRule> tensor_rules = {};
+  /// Of a torch::nn::Module, the name of the torch::nn::Sequential in it whose children the ranks
+  /// of pp_size divide; empty: the module is one itself.
+  std::string stages = {};
   std::vector<double> ema_decays = {};  ///< of averaged weights, at most 4
   DeviceChoice device = DeviceChoice::kAuto;
   uint64_t seed = 0;  ///< of the initial values of Kinora's own models

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
@@ -10,6 +11,8 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -18,6 +21,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/glob.h"
+#include "kinora/train/boost/chain.h"
 #include "kinora/train/boost/watched.h"
 
 namespace kinora::train {
@@ -40,10 +44,10 @@ class AfterGradient : public torch::autograd::PostAccumulateGradHook {
   std::function<void()> action_;
 };
 
-/// Gives `tensor` the bytes that rank 0 has, whatever their type.
-void broadcast(const comm::Group& world, const at::Tensor& tensor) {
+/// Gives `tensor` the bytes that rank `root` has, whatever their type.
+void broadcast(const comm::Group& group, const at::Tensor& tensor, int64_t root = 0) {
   const at::Tensor whole = tensor.contiguous();
-  world.broadcast(whole.flatten().view(at::kByte), 0);
+  group.broadcast(whole.flatten().view(at::kByte), root);
   if (!whole.is_same(tensor)) {
     tensor.copy_(whole);
   }
@@ -77,6 +81,7 @@ class TorchModule : public Boostable {
       watcher_ = std::make_shared<ModuleWatcher>(this);
     }
     find_rules(module);
+    find_stages(module);
     for (const auto& named : module.named_parameters()) {
       add_parameter(named.key(), named.value());
     }
@@ -85,6 +90,14 @@ class TorchModule : public Boostable {
     }
     KINORA_CHECK(!trained_.empty(), kConfig,
                  "[booster] the model has no parameter that requires gradients");
+    for (int64_t rank = 0; rank < options_.pipeline.size(); ++rank) {
+      KINORA_CHECK(std::ranges::any_of(trained_,
+                                       [rank](const Trained& trained) {
+                                         return trained.parameter.stage.value_or(rank) == rank;
+                                       }),
+                   kConfig, "[booster] pp_size ", options_.pipeline.size(), " gives rank ", rank,
+                   " stages in which nothing requires gradients. Hint: a smaller pp_size");
+    }
   }
 
   ~TorchModule() override {
@@ -134,6 +147,10 @@ class TorchModule : public Boostable {
       at::Tensor value = trained.tensor.detach().to(device, at::kFloat, false, /*copy=*/true);
       broadcast(world, value);
       arena.load_parameter(trained.path, value);
+      if (!trained.parameter.is_here) {
+        trained.tensor.set_data(nothing_like(trained.tensor));
+        continue;
+      }
       if (watcher_ != nullptr || trained.layer != nullptr) {
         watch(trained.tensor, trained.parameter.value.detach(),
               {.watcher = watcher_, .number = trained.bucket, .layer = trained.layer});
@@ -153,7 +170,13 @@ class TorchModule : public Boostable {
                                       : kept.tensor.scalar_type();
       kept.tensor.set_data(kept.tensor.to(device, type));
       broadcast(world, kept.tensor);
-      kept.mirrored = kept.tensor;
+      if (is_elsewhere(kept)) {
+        const std::vector<int64_t> shape = kept.tensor.sizes().vec();
+        kept.tensor.set_data(nothing_like(kept.tensor));
+        kept.mirrored = outline(shape, kept.tensor);
+      } else {
+        kept.mirrored = kept.tensor;
+      }
     }
   }
 
@@ -165,16 +188,39 @@ class TorchModule : public Boostable {
     being_read_.clear();  // what lies there is of before
     const at::NoGradGuard no_grad;
     for (Kept& kept : kept_) {
-      kept.tensor.copy_(kept.mirrored);
-      kept.mirrored = kept.tensor;
+      if (is_elsewhere(kept)) {
+        kept.mirrored = outline(kept.mirrored.sizes(), kept.tensor);
+      } else {
+        kept.tensor.copy_(kept.mirrored);
+        kept.mirrored = kept.tensor;
+      }
     }
+  }
+
+  [[nodiscard]] const Chain* chain() const override { return chain_.get(); }
+
+  void with_all_buffers(const std::function<void()>& action) override {
+    if (options_.pipeline.size() == 1) {
+      return action();
+    }
+    for (Kept& kept : kept_) {
+      if (kept.stage) {
+        const at::Tensor value = is_elsewhere(kept)
+                                     ? at::empty(kept.mirrored.sizes(), kept.tensor.options())
+                                     : kept.tensor;
+        broadcast(options_.pipeline, value, *kept.stage);
+        kept.mirrored = is_elsewhere(kept) ? value.cpu() : value;
+      }
+    }
+    action();
+    loaded();
   }
 
   void begin_pass() override {
     missing_.assign(trained_.back().bucket + 1, 0);
     for (Trained& trained : trained_) {
       trained.tensor.mutable_grad().reset();
-      ++missing_[trained.bucket];
+      missing_[trained.bucket] += trained.parameter.is_here ? 1 : 0;
     }
     num_open_ = missing_.size();
     being_read_.clear();
@@ -227,7 +273,20 @@ class TorchModule : public Boostable {
     at::Tensor tensor;    // the module's
     at::Tensor mirrored;  // what the mirror has in its place
     bool is_weight = false;
+    std::optional<int64_t> stage = {};  // as nn::Parameter's
   };
+
+  /// Has no memory, and the type and device of `tensor`.
+  static at::Tensor nothing_like(const at::Tensor& tensor) {
+    return at::empty({0}, tensor.options());
+  }
+  /// A tensor of this shape, which takes no memory but for one element.
+  static at::Tensor outline(at::IntArrayRef shape, const at::Tensor& like) {
+    return at::zeros({}, like.options().device(at::kCPU)).expand(shape);
+  }
+  [[nodiscard]] bool is_elsewhere(const Kept& kept) const {
+    return kept.stage && *kept.stage != options_.pipeline.rank();
+  }
 
   [[nodiscard]] bool is_known(const at::Tensor& tensor) const {
     const auto same = [&tensor](const auto& entry) { return entry.tensor.is_same(tensor); };
@@ -265,6 +324,30 @@ class TorchModule : public Boostable {
     }
   }
 
+  /// Of all that lies in the stages of one rank alone, whose it is.
+  void find_stages(torch::nn::Module& module) {
+    if (options_.pipeline.size() == 1 && options_.stages.empty() && !is_chain(module)) {
+      return;
+    }
+    chain_ = std::make_unique<Chain>(module, options_.stages, options_.pipeline, options_.chunks);
+    const auto add = [this](const auto& tensors) {
+      for (const auto& named : tensors) {
+        const std::optional<int64_t> stage = chain_->rank_of(named.key());
+        const auto [found, is_new] = stages_.emplace(named.value().unsafeGetTensorImpl(), stage);
+        if (!is_new && found->second != stage) {
+          found->second = std::nullopt;  // tied weights
+        }
+      }
+    };
+    add(module.named_parameters());
+    add(module.named_buffers());
+  }
+
+  [[nodiscard]] std::optional<int64_t> stage_of(const at::Tensor& tensor) const {
+    const auto found = stages_.find(tensor.unsafeGetTensorImpl());
+    return found == stages_.end() ? std::nullopt : found->second;
+  }
+
   /// Leaves this rank's part, where ranks divide the layer.
   void divide(Trained* trained) {
     const auto found = layers_.find(layer_of(trained->path));
@@ -294,10 +377,12 @@ class TorchModule : public Boostable {
                    " is the weight of another layer, too. Hint: take both out of tensor_rules");
       return;
     }
+    const std::optional<int64_t> stage = stage_of(tensor);
     const bool is_layer_open = !trained_.empty() && !layer_of(path).empty() &&
                                layer_of(path) == layer_of(trained_.back().path);
-    const bool is_new =
-        !is_layer_open && (trained_.empty() || elements_ + tensor.numel() > bucket_elements_);
+    // A bucket is of one stage.
+    const bool is_new = trained_.empty() || stage != trained_.back().parameter.stage ||
+                        (!is_layer_open && elements_ + tensor.numel() > bucket_elements_);
     const size_t bucket = trained_.empty() ? 0 : trained_.back().bucket + (is_new ? 1 : 0);
     elements_ = (is_new ? 0 : elements_) + tensor.numel();
     Trained& trained = trained_.emplace_back();
@@ -305,13 +390,16 @@ class TorchModule : public Boostable {
     trained.tensor = tensor;
     trained.bucket = bucket;
     trained.parameter.shape = tensor.sizes().vec();
+    trained.parameter.stage = stage;
+    trained.parameter.is_here =
+        stage.value_or(options_.pipeline.rank()) == options_.pipeline.rank();
     divide(&trained);
     mirror_.add_parameter(path, trained.parameter);
   }
 
   void add_buffer(const std::string& path, const at::Tensor& tensor, bool is_weight) {
     if (!is_known(tensor)) {
-      Kept& kept = kept_.emplace_back(Kept{tensor, tensor, is_weight});
+      Kept& kept = kept_.emplace_back(Kept{tensor, tensor, is_weight, stage_of(tensor)});
       mirror_.add_buffer(path, kept.mirrored);
     }
   }
@@ -363,6 +451,8 @@ class TorchModule : public Boostable {
 
   TorchModuleOptions options_;
   std::unordered_map<std::string, std::shared_ptr<const DividedLayer>> layers_;
+  std::unique_ptr<Chain> chain_;  // null: the module has none
+  std::unordered_map<const at::TensorImpl*, std::optional<int64_t>> stages_;
   Mirror mirror_;
   std::deque<Trained> trained_;  // by bucket; where they lie is known to the mirror
   std::deque<Kept> kept_;

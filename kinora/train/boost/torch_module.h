@@ -25,6 +25,11 @@ struct TorchModuleOptions {
   /// Ranks that divide the layers that `rules` name.
   comm::Group tensor = {};
   std::vector<LayerRule> rules = {};
+  /// Ranks that divide the children of the torch::nn::Sequential called `stages` (Chain) into
+  /// `chunks` stages each.
+  comm::Group pipeline = {};
+  int64_t chunks = 1;
+  std::string stages = {};
 };
 
 /// A torch::nn::Module as the Booster sees it. Names are those of the module; of parameters under
@@ -41,13 +46,16 @@ struct TorchModuleOptions {
 /// - A bucket is reduced when it and those behind it have all their gradients, the others at the
 ///   end of backward; so ranks reduce in the same order whatever their graphs are, and parameters
 ///   may be unused.
+/// - Where ranks divide the module into stages, parameters and buffers in those of other ranks are
+///   empty. What is outside of stages, or in several, is on all ranks, which sum up its gradients.
 ///
 /// - With `watches_reads` all ranks run the same layers in the same order, and one operation reads
 ///   weights of two neighbouring buckets at most (kConfig).
 ///
 /// The module may die before the result, and is the caller's again when the result is gone: with
-/// the last weights, of divided layers this rank's part, and with `watches_reads` with empty ones.
-/// kConfig if nothing requires gradients, if it is boosted already, and for rules that do not fit.
+/// the last weights, of divided layers and of stages this rank's part, and with `watches_reads`
+/// with empty ones. kConfig if nothing requires gradients (on a rank), if it is boosted already,
+/// and for rules and stages that do not fit.
 [[nodiscard]] std::unique_ptr<Boostable> torch_module(torch::nn::Module& module,
                                                       const TorchModuleOptions& options = {});
 

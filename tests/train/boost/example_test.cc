@@ -54,7 +54,8 @@ TEST_P(ExampleTest, LearnsOnRanks) {
 TEST(DivideAnythingTest, LearnsOnRanks) {
   const fs::path folder = testing::TempDir() + "kinora-divide-anything";
   for (const auto& [model, num_ranks] :
-       {std::pair("gpt", 1), std::pair("gpt", 4), std::pair("resnet", 2)}) {
+       {std::pair("gpt layers", 1), std::pair("gpt layers", 4), std::pair("resnet layers", 2),
+        std::pair("gpt stages", 4), std::pair("resnet stages", 2)}) {
     const std::vector<double> losses =
         losses_of(std::string("divide_anything ") + model, num_ranks, folder);
     ASSERT_EQ(losses.size(), 4U) << model;
@@ -79,6 +80,10 @@ TEST(ExampleTextTest, IsThatOfTheDocumentation) {
   ASSERT_NE(rules, std::string::npos);
   const std::string table = divides.substr(rules, divides.find("};\n", rules) - rules);
   EXPECT_NE(page.find(table), std::string::npos);
+  const size_t step = divides.find("    boosted.execute_pipeline(");
+  ASSERT_NE(step, std::string::npos);
+  const std::string call = divides.substr(step, divides.find("boosted.step();", step) - step);
+  EXPECT_NE(page.find(call), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ExampleTest, testing::Values(1, 2),
