@@ -84,19 +84,22 @@ class RecipesTest(unittest.TestCase):
                 self.assertIn(f"  dir: runs/{recipe.stem}\n", text)
 
 
+def without_code(page):
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
 class PagesTest(unittest.TestCase):
 
     def test_links_lead_somewhere(self):
         for page in PAGES:
-            for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+            for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", without_code(page)):
                 if not re.match(r"[a-z]+:", target):
                     self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
 
     def test_anchors_are_headings(self):
         def anchors(page):
-            text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
             return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
-                    for heading in re.findall(r"^#+ (.*)", text, flags=re.MULTILINE)}
+                    for heading in re.findall(r"^#+ (.*)", without_code(page), flags=re.MULTILINE)}
 
         for page in PAGES:
             for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
