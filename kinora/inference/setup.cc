@@ -79,7 +79,7 @@ std::unique_ptr<parallel::PipelineLinks> divide_blocks(models::Model& model,
 
 parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision precision,
                                      parallel::SequenceFacts facts, const comm::Group& group,
-                                     at::Device device) {
+                                     at::Device device, bool deterministic) {
   const models::ModelShape shape = models::shape_of(model);
   facts.ranks = group.size();
   facts.ranks_inside = group.size();
@@ -111,7 +111,7 @@ parallel::SequencePlan sequence_plan(const models::ModelConfig& model, Precision
   if (local < group.size() && group.size() % local == 0) {
     facts.ranks_inside = local;
   }
-  if (device::in_dry_run()) {
+  if (device::in_dry_run() || deterministic) {
     return parallel::plan_sequence(facts);  // by what is sent, as if links were alike
   }
   for (const comm::OperationSpeed& speed : comm::measure(group, device)) {

@@ -146,7 +146,7 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
                                      .tensor = mesh.shape().tensor,
                                      .has_updates = config.finetune.lora.any(),
                                      .batch = config.micro_batch(mesh.data_ranks())},
-                                    group, device);
+                                    group, device, config.deterministic);
   };
   if (config.dynamic_sequence) {
     sequences_.push_back(std::make_shared<nn::Sequence>());

@@ -227,6 +227,12 @@ TEST(SetupTest, ASequenceIsDividedAsTheModelAttends) {
                                       world, at::kCPU);
     };
     EXPECT_EQ(plan().ranks(), 2);
+    const auto reason = [&] {
+      return inference::sequence_plan(config.model, config.precision, {.batch = 4}, world, at::kCPU,
+                                      /*deterministic=*/true)
+          .reason;
+    };
+    EXPECT_EQ(reason(), reason()) << "times of links are in it";
     config.parallel.sequence_scheme = parallel::SequenceScheme::kUlysses;
     config.model.transformer.heads = 1;
     EXPECT_THAT(refusal(plan), HasSubstr("ulysses"));
