@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,6 +17,7 @@
 #include "kinora/train/trainer.h"
 #include "tests/data/files.h"
 #include "tests/places.h"
+#include "tests/train/run_lines.h"
 
 namespace kinora::train {
 namespace bucket_training_test {
@@ -78,12 +78,7 @@ class BucketTrainingTest : public ::testing::Test {
   }
 
   [[nodiscard]] std::vector<nlohmann::json> log(const std::string& run) const {
-    std::vector<nlohmann::json> lines;
-    std::ifstream file(folder_.path() / run / "log.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(nlohmann::json::parse(line));
-    }
-    return lines;
+    return run_lines(folder_.path() / run);
   }
 
   /// What a step computed, and of what.

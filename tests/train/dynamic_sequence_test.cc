@@ -19,6 +19,7 @@
 #include "tests/error_of.h"
 #include "tests/train/mixed_pictures.h"
 #include "tests/train/mixed_run.h"
+#include "tests/train/run_lines.h"
 #include "tests/train/shared_path.h"
 
 namespace kinora::train {
@@ -109,8 +110,8 @@ TEST_F(DynamicTrainingTest, TwoRanksThatMeasureAndAResumeEqualOneRank) {
             .run();
     EXPECT_TRUE(resumed.complete);
     if (world.rank() == 0) {
-      const std::vector<nlohmann::json> want = log(folder / "one");
-      expect_same(log(folder / "two"), want);
+      const std::vector<nlohmann::json> want = run_lines(folder / "one");
+      expect_same(run_lines(folder / "two"), want);
       std::set<int64_t> samples;
       for (const nlohmann::json& line : want) {
         samples.insert(line.at("samples").get<int64_t>());

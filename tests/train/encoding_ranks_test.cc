@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
 #include "tests/models/formula_file.h"
+#include "tests/train/run_lines.h"
 #include "tests/train/shared_path.h"
 
 namespace kinora::train {
@@ -208,14 +208,6 @@ TEST(EncodingRanksTrainingTest, RunsOnPixelsEqualOneRank) {
       overrides.insert(overrides.end(), more.begin(), more.end());
       return parse_config<RunConfig>({"{}", "the test"}, overrides);
     };
-    const auto log = [&](const std::string& name) {
-      std::vector<nlohmann::json> lines;
-      std::ifstream file(folder / name / "log.jsonl");
-      for (std::string line; std::getline(file, line);) {
-        lines.push_back(nlohmann::json::parse(line));
-      }
-      return lines;
-    };
     if (world.rank() == 0) {
       write_autoencoder(folder / "vae");
       Trainer(config("one", {}), {}).run();
@@ -229,8 +221,8 @@ TEST(EncodingRanksTrainingTest, RunsOnPixelsEqualOneRank) {
       if (world.rank() > 0) {
         continue;
       }
-      const std::vector<nlohmann::json> want = log("one");
-      const std::vector<nlohmann::json> got = log(axis);
+      const std::vector<nlohmann::json> want = run_lines(folder / "one");
+      const std::vector<nlohmann::json> got = run_lines(folder / axis);
       ASSERT_EQ(got.size(), want.size());
       ASSERT_GE(want.size(), 3U);
       for (size_t i = 0; i < want.size(); ++i) {

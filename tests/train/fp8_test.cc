@@ -16,6 +16,7 @@
 #include "tests/train/frozen_weights.h"
 #include "tests/train/mixed_pictures.h"
 #include "tests/train/mixed_run.h"
+#include "tests/train/run_lines.h"
 #include "tests/train/shared_path.h"
 #include "tests/train/tiny_run.h"
 
@@ -33,14 +34,7 @@ RunConfig config_of(const std::string& family, Fp8Scaling scaling = Fp8Scaling::
 
 /// Four steps, of which the first one measures where scales are delayed.
 Outcome outcome_in_fp8(const RunConfig& config, const comm::Group& world) {
-  TinyRun run(config, world);
-  Outcome outcome;
-  for (int i = 0; i < 4; ++i) {
-    run.step(&outcome);
-  }
-  outcome.weights = run.all(optim::Role::master());
-  outcome.averages = run.all(optim::Role::average(1));
-  return outcome;
+  return outcome_of(config, world, /*steps=*/4);
 }
 
 /// Of scalings, of "dit" and "unet".
@@ -228,8 +222,8 @@ TEST_F(Fp8DynamicSequenceTest, AResumeGoesOnWithItsScales) {
     (void)run("parts", "3");
     EXPECT_TRUE(run("parts", "6").complete);
     if (world.rank() == 0) {
-      const auto got = log(folder / "parts");
-      const auto want = log(folder / "whole");
+      const auto got = run_lines(folder / "parts");
+      const auto want = run_lines(folder / "whole");
       ASSERT_EQ(got.size(), want.size());
       for (size_t i = 0; i < want.size(); ++i) {
         EXPECT_EQ(got[i].at("loss"), want[i].at("loss")) << "line " << i;

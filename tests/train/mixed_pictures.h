@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -67,15 +66,6 @@ class MixedPicturesTest : public testing::Test {
         "sample.steps=3"};
     overrides.insert(overrides.end(), more.begin(), more.end());
     return parse_config<RunConfig>({"{}", "the test"}, overrides);
-  }
-
-  [[nodiscard]] static std::vector<nlohmann::json> log(const std::filesystem::path& run) {
-    std::vector<nlohmann::json> lines;
-    std::ifstream file(run / "log.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(nlohmann::json::parse(line));
-    }
-    return lines;
   }
 
   static void expect_same(const std::vector<nlohmann::json>& got,

@@ -194,11 +194,12 @@ class TinyRun {
   int64_t steps_ = 0;
 };
 
-/// Of two steps: the second has the state of the first, and the order in which it used the weights.
-inline Outcome outcome_of(const RunConfig& config, const comm::Group& world) {
+/// Of two steps or more: the second has the state of the first, and the order in which it used the
+/// weights.
+inline Outcome outcome_of(const RunConfig& config, const comm::Group& world, int steps = 2) {
   TinyRun run(config, world);
   Outcome outcome;
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < steps; ++i) {
     run.step(&outcome);
   }
   outcome.weights = run.all(optim::Role::master());

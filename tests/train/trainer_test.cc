@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "kinora/core/config.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
+#include "tests/train/run_lines.h"
 
 namespace kinora::train {
 namespace trainer_test {
@@ -56,14 +56,7 @@ class TrainerTest : public testing::Test {
     return names;
   }
 
-  [[nodiscard]] std::vector<Json> log() const {
-    std::vector<Json> lines;
-    std::ifstream file(folder_.path() / "run" / "log.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(Json::parse(line));
-    }
-    return lines;
-  }
+  [[nodiscard]] std::vector<Json> log() const { return run_lines(folder_.path() / "run"); }
 
   data::TemporaryFolder folder_;
 };

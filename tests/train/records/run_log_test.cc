@@ -12,6 +12,7 @@
 
 #include "tests/data/files.h"
 #include "tests/file_size_limit.h"
+#include "tests/train/run_lines.h"
 
 namespace kinora::train {
 namespace run_log_test {
@@ -25,14 +26,7 @@ class RunLogTest : public testing::Test {
  protected:
   [[nodiscard]] RunDirectory directory() const { return RunDirectory(folder_.path()); }
 
-  [[nodiscard]] std::vector<Json> lines() const {
-    std::vector<Json> lines;
-    std::ifstream file(folder_.path() / "log.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      lines.push_back(Json::parse(line));
-    }
-    return lines;
-  }
+  [[nodiscard]] std::vector<Json> lines() const { return run_lines(folder_.path()); }
 
   /// All event files as they are: TensorBoard keeps tags as plain text.
   [[nodiscard]] std::string events() const {
