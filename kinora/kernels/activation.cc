@@ -56,16 +56,11 @@ void activation_backward(const ActivationBackward& call) {
     for (int64_t column = 0; column < call.width; ++column) {
       const int64_t i = row * call.width + column;
       const ActivationValue value = evaluate(call.function, load_element(call.u, i, call.type));
-      const auto g = static_cast<float>(value.f);
       const auto du = static_cast<float>(load_element(call.dg, i, call.type) * value.derivative);
       if (call.du != nullptr) {
         store_element(call.du, i, call.type, du);
       }
-      if (call.g != nullptr) {
-        store_element(call.g, i, call.type, g);
-      }
       store_fp8(call.du_fp8, call.rows, call.width, row, column, du);
-      store_fp8(call.g_fp8, call.rows, call.width, row, column, g);
       if (call.bias_grad != nullptr) {
         sums[static_cast<size_t>(column)] += du;
       }

@@ -48,14 +48,12 @@ struct ActivationBackward {
   Activation function = Activation::kGeluTanh;
   int64_t rows = 0;
   int64_t width = 0;
-  DType type = DType::kBF16;  ///< of u, dg, du, g
+  DType type = DType::kBF16;  ///< of u, dg, du
 
   const void* dg = nullptr;
   const void* u = nullptr;
-  void* du = nullptr;  ///< may be dg or u; null: not written
-  Fp8Output du_fp8;
-  void* g = nullptr;  ///< f(u) again, for plans that do not keep it; may be u; null: not written
-  Fp8Output g_fp8;
+  void* du = nullptr;          ///< may be dg or u; null: not written
+  Fp8Output du_fp8;            ///< a quantised copy of du, made of its unrounded values
   float* bias_grad = nullptr;  ///< [width], += sum over rows of the unrounded du; null: not wanted
 };
 

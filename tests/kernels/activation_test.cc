@@ -98,13 +98,12 @@ TEST(ActivationTest, GradientsEqualFiniteDifferences) {
   }
 }
 
-TEST(ActivationTest, BackwardGivesTheValueTheBiasGradientAndCopies) {
+TEST(ActivationTest, BackwardGivesTheBiasGradientAndCopies) {
   const int64_t rows = 5;
   const int64_t width = 3;
   const std::vector<float> u = random_values(rows * width, 1);
   const std::vector<float> dg = random_values(rows * width, 2);
   std::vector<float> du(u.size());
-  std::vector<float> g(u.size());
   std::vector<uint8_t> transposed(static_cast<size_t>(width * transposed_pitch(rows)));
   std::vector<float> bias_grad = {1.0F, 2.0F, 3.0F};
   float amax = 0.0F;
@@ -115,12 +114,10 @@ TEST(ActivationTest, BackwardGivesTheValueTheBiasGradientAndCopies) {
   call.dg = dg.data();
   call.u = u.data();
   call.du = du.data();
-  call.g = g.data();
   call.du_fp8.transposed = transposed.data();
   call.du_fp8.amax = &amax;
   call.bias_grad = bias_grad.data();
   activation_backward(call);
-  EXPECT_EQ(g, forward(Activation::kGeluTanh, u));
   float largest = 0.0F;
   for (int64_t column = 0; column < width; ++column) {
     double sum = static_cast<double>(column + 1);

@@ -15,17 +15,23 @@ struct Shape {
   int64_t width;
 };
 
-// Tiny and odd ones, partial tiles of 128 x 64, and several tiles a block.
+// Tiny and odd ones, and partial tiles of 128 x 64.
 constexpr Shape kShapes[] = {{1, 1},    {1, 8},     {3, 5},      {257, 72},
                              {128, 64}, {144, 136}, {4113, 1160}};
 
 constexpr float kScale = 8.0F;
 
-/// Everything that a call can give, on the host.
+/// Everything that a call can give, on the host. `out` is g forward and du backward, as in `fp8`
+/// and `transposed`.
 struct Results {
-  std::vector<float> g, du, bias_grad, amax;
-  std::vector<uint8_t> g_fp8, g_transposed, du_fp8, du_transposed;
+  std::vector<float> out, bias_grad, amax;
+  std::vector<uint8_t> fp8, transposed;
 };
+
+/// Of the quantised copies.
+DType fp8_type(bool backward) {
+  return backward ? DType::kF8E5M2 : DType::kF8E4M3;
+}
 
 struct Wanted {
   bool quantised = false;
@@ -48,39 +54,32 @@ class Inputs {
 
   [[nodiscard]] Results on_cpu(Activation function, bool backward) const {
     Results results;
-    std::vector<uint8_t> g(u.size());
-    std::vector<uint8_t> du(u.size());
+    std::vector<uint8_t> out(u.size());
     const float scale = kScale;
-    results.amax = {0.0F, 0.0F};
+    results.amax = {0.0F};
     results.bias_grad.assign(static_cast<size_t>(shape.width), 1.0F);
-    results.g_fp8.assign(numel(), 0);
-    results.du_fp8.assign(numel(), 0);
-    results.g_transposed.assign(transposed_numel(), 0);
-    results.du_transposed.assign(transposed_numel(), 0);
-    const Fp8Output g_fp8 = {DType::kF8E4M3, results.g_fp8.data(), results.g_transposed.data(),
-                             &scale, &results.amax[0]};
+    results.fp8.assign(numel(), 0);
+    results.transposed.assign(transposed_numel(), 0);
+    const Fp8Output fp8 = {fp8_type(backward), results.fp8.data(), results.transposed.data(),
+                           &scale, results.amax.data()};
     if (backward) {
       ActivationBackward call;
       fill(&call, function);
       call.u = u.data();
       call.dg = dg.data();
-      call.g = g.data();
-      call.du = du.data();
-      call.g_fp8 = g_fp8;
-      call.du_fp8 = {DType::kF8E5M2, results.du_fp8.data(), results.du_transposed.data(), &scale,
-                     &results.amax[1]};
+      call.du = out.data();
+      call.du_fp8 = fp8;
       call.bias_grad = results.bias_grad.data();
       activation_backward(call);
     } else {
       ActivationForward call;
       fill(&call, function);
       call.u = u.data();
-      call.g = g.data();
-      call.g_fp8 = g_fp8;
+      call.g = out.data();
+      call.g_fp8 = fp8;
       activation_forward(call);
     }
-    results.g = decode(g, type);
-    results.du = decode(du, type);
+    results.out = decode(out, type);
     return results;
   }
 
@@ -89,33 +88,25 @@ class Inputs {
     const size_t bytes = offset * size_of(type);
     const DeviceArray<uint8_t> device_u(u, bytes);
     const DeviceArray<uint8_t> device_dg(dg, bytes);
-    const DeviceArray<uint8_t> g(std::vector<uint8_t>(u.size()), bytes);
-    const DeviceArray<uint8_t> du(std::vector<uint8_t>(u.size()), bytes);
-    const std::vector<uint8_t> empty(numel());
-    const std::vector<uint8_t> other(transposed_numel(), 1);
-    const DeviceArray<uint8_t> quantised[] = {
-        DeviceArray<uint8_t>(empty, offset), DeviceArray<uint8_t>(other, offset),
-        DeviceArray<uint8_t>(empty, offset), DeviceArray<uint8_t>(other, offset)};
+    const DeviceArray<uint8_t> apart(std::vector<uint8_t>(u.size()), bytes);
+    const DeviceArray<uint8_t> data(std::vector<uint8_t>(numel()), offset);
+    const DeviceArray<uint8_t> transposed(std::vector<uint8_t>(transposed_numel(), 1), offset);
     const DeviceArray<float> scale(std::vector<float>{kScale});
-    const DeviceArray<float> amax(std::vector<float>{0.0F, 0.0F});
+    const DeviceArray<float> amax(std::vector<float>{0.0F});
     const DeviceArray<float> bias_grad(std::vector<float>(static_cast<size_t>(shape.width), 1.0F),
                                        offset);
-    Fp8Output g_fp8;
-    Fp8Output du_fp8;
+    const DeviceArray<uint8_t>& out = !wanted.in_place ? apart : (backward ? device_dg : device_u);
+    Fp8Output fp8;
     if (wanted.quantised) {
-      g_fp8 = {DType::kF8E4M3, quantised[0].data(), quantised[1].data(), scale.data(), amax.data()};
-      du_fp8 = {DType::kF8E5M2, quantised[2].data(), quantised[3].data(), scale.data(),
-                amax.data() + 1};
+      fp8 = {fp8_type(backward), data.data(), transposed.data(), scale.data(), amax.data()};
     }
     if (backward) {
       ActivationBackward call;
       fill(&call, function);
       call.u = device_u.data();
       call.dg = device_dg.data();
-      call.du = wanted.in_place ? device_dg.data() : du.data();
-      call.g = wanted.in_place ? device_u.data() : g.data();
-      call.g_fp8 = g_fp8;
-      call.du_fp8 = du_fp8;
+      call.du = out.data();
+      call.du_fp8 = fp8;
       call.bias_grad = wanted.bias_grad ? bias_grad.data() : nullptr;
       const DeviceArray<uint8_t> workspace(std::vector<uint8_t>(
           cuda::activation_backward_workspace_bytes(shape.rows, shape.width, wanted.bias_grad)));
@@ -125,18 +116,12 @@ class Inputs {
       ActivationForward call;
       fill(&call, function);
       call.u = device_u.data();
-      call.g = wanted.in_place ? device_u.data() : g.data();
-      call.g_fp8 = g_fp8;
+      call.g = out.data();
+      call.g_fp8 = fp8;
       EXPECT_EQ(cuda::activation_forward(call, nullptr), cudaSuccess);
     }
-    return {decode((wanted.in_place ? device_u : g).host(), type),
-            decode((wanted.in_place ? device_dg : du).host(), type),
-            bias_grad.host(),
-            amax.host(),
-            quantised[0].host(),
-            quantised[1].host(),
-            quantised[2].host(),
-            quantised[3].host()};
+    return {decode(out.host(), type), bias_grad.host(), amax.host(), data.host(),
+            transposed.host()};
   }
 
   Shape shape;
@@ -153,19 +138,21 @@ class Inputs {
   }
 };
 
-void expect_quantised(const Results& got, const Results& want, bool backward) {
-  expect_close(decode(got.g_fp8, DType::kF8E4M3), decode(want.g_fp8, DType::kF8E4M3),
-               DType::kF8E4M3, 0x1p-6, "g_fp8");
-  expect_close(decode(got.g_transposed, DType::kF8E4M3), decode(want.g_transposed, DType::kF8E4M3),
-               DType::kF8E4M3, 0x1p-6, "transposed g_fp8");
-  EXPECT_TRUE(is_close(got.amax[0], want.amax[0], DType::kF32)) << got.amax[0];
-  if (backward) {
-    expect_close(decode(got.du_fp8, DType::kF8E5M2), decode(want.du_fp8, DType::kF8E5M2),
-                 DType::kF8E5M2, 0x1p-6, "du_fp8");
-    expect_close(decode(got.du_transposed, DType::kF8E5M2),
-                 decode(want.du_transposed, DType::kF8E5M2), DType::kF8E5M2, 0x1p-6,
-                 "transposed du_fp8");
-    EXPECT_TRUE(is_close(got.amax[1], want.amax[1], DType::kF32)) << got.amax[1];
+void expect_equal(const Results& got, const Results& want, const Inputs& inputs, bool backward,
+                  const Wanted& wanted) {
+  // fp32: where the derivative crosses zero, its terms cancel.
+  const bool cancels = backward && inputs.type == DType::kF32;
+  expect_close(got.out, want.out, inputs.type, cancels ? 1.0 : 1e-2, backward ? "du" : "g");
+  if (backward && wanted.bias_grad) {
+    expect_close(got.bias_grad, want.bias_grad, DType::kF32,
+                 10.0 * std::sqrt(static_cast<double>(inputs.shape.rows)), "bias_grad");
+  }
+  if (wanted.quantised) {
+    const DType fp8 = fp8_type(backward);
+    expect_close(decode(got.fp8, fp8), decode(want.fp8, fp8), fp8, 0x1p-6, "fp8");
+    expect_close(decode(got.transposed, fp8), decode(want.transposed, fp8), fp8, 0x1p-6,
+                 "transposed fp8");
+    EXPECT_TRUE(is_close(got.amax[0], want.amax[0], DType::kF32)) << got.amax[0];
   }
 }
 
@@ -182,23 +169,25 @@ TEST_F(GpuActivationTest, EqualsTheCpu) {
               SCOPED_TRACE(testing::Message()
                            << to_string(type) << " " << shape.rows << " x " << shape.width
                            << (backward ? " backward" : " forward") << ", offset " << offset);
-              const Results got = inputs.on_gpu(function, backward, wanted, offset);
-              expect_close(got.g, want.g, type, 1e-2, "g");
-              if (backward) {
-                // fp32: where the derivative crosses zero, its terms cancel.
-                expect_close(got.du, want.du, type, type == DType::kF32 ? 1.0 : 1e-2, "du");
-                if (wanted.bias_grad) {
-                  expect_close(got.bias_grad, want.bias_grad, DType::kF32,
-                               10.0 * std::sqrt(static_cast<double>(shape.rows)), "bias_grad");
-                }
-              }
-              if (wanted.quantised) {
-                expect_quantised(got, want, backward);
-              }
+              expect_equal(inputs.on_gpu(function, backward, wanted, offset), want, inputs,
+                           backward, wanted);
             }
           }
         }
       }
+    }
+  }
+}
+
+// A block takes several tiles, and loads the next while it computes one.
+TEST_F(GpuActivationTest, EqualsTheCpuInLargeMatrices) {
+  const Inputs inputs({16'500, 1096}, DType::kBF16);
+  for (const bool backward : {false, true}) {
+    const Results want = inputs.on_cpu(Activation::kGeluTanh, backward);
+    for (const Wanted& wanted : {Wanted{true, true, false}, Wanted{false, true, true}}) {
+      SCOPED_TRACE(backward ? "backward" : "forward");
+      expect_equal(inputs.on_gpu(Activation::kGeluTanh, backward, wanted, 0), want, inputs,
+                   backward, wanted);
     }
   }
 }
@@ -239,7 +228,7 @@ TEST_F(GpuActivationTest, TheSameBitsTwice) {
   const Results second = inputs.on_gpu(Activation::kGeluTanh, true, {true, true, false}, 0);
   EXPECT_EQ(first.bias_grad, second.bias_grad);
   EXPECT_EQ(first.amax, second.amax);
-  EXPECT_EQ(first.du_transposed, second.du_transposed);
+  EXPECT_EQ(first.transposed, second.transposed);
 }
 
 TEST_F(GpuActivationTest, NanAndInfinityPropagate) {
@@ -249,13 +238,16 @@ TEST_F(GpuActivationTest, NanAndInfinityPropagate) {
     u[3] = NAN;
     u[9] = INFINITY;
     inputs.u = encode(u, type);
-    const Results got = inputs.on_gpu(Activation::kGeluTanh, true, {true, true, false}, 0);
-    EXPECT_TRUE(std::isnan(got.g[3]));
-    EXPECT_TRUE(std::isnan(got.du[3]));
-    EXPECT_EQ(got.g[9], INFINITY);
-    EXPECT_TRUE(std::isnan(got.bias_grad[3]));
-    EXPECT_FALSE(std::isnan(got.bias_grad[2]));
-    EXPECT_TRUE(std::isnan(got.amax[0]));
+    const Wanted all = {true, true, false};
+    const Results forward = inputs.on_gpu(Activation::kGeluTanh, false, all, 0);
+    EXPECT_TRUE(std::isnan(forward.out[3]));
+    EXPECT_EQ(forward.out[9], INFINITY);
+    EXPECT_TRUE(std::isnan(forward.amax[0]));
+    const Results backward = inputs.on_gpu(Activation::kGeluTanh, true, all, 0);
+    EXPECT_TRUE(std::isnan(backward.out[3]));
+    EXPECT_TRUE(std::isnan(backward.bias_grad[3]));
+    EXPECT_FALSE(std::isnan(backward.bias_grad[2]));
+    EXPECT_TRUE(std::isnan(backward.amax[0]));
   }
 }
 

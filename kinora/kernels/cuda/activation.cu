@@ -4,7 +4,8 @@
 //    them, all loaded before the first is used.
 //  - With a transposed copy or a bias gradient: a block walks down a strip of 64 columns in tiles
 //  of
-//    128 rows. A thread takes 4 rows of 8 columns, adds up its columns in registers, and turns the
+//    128 rows, of which it loads the next before it computes one (fp32 has too few registers for
+//    that). A thread takes 4 rows of 8 columns, adds up its columns in registers, and turns the
 //    quantised 4 x 4 corners into words of a column, which meet in shared memory so that a column
 //    of a tile leaves as 128 bytes. The strips' sums are written per block and added by a second
 //    kernel (column_sums.cu), in an order that the sizes alone decide.
@@ -26,6 +27,7 @@ constexpr int kUnroll = 4;  // vectors, or rows, of a thread
 constexpr int kTileColumns = 64;
 constexpr int kTileRows = 128;
 constexpr int64_t kTargetBlocks = 2048;
+constexpr int64_t kMostTiles = 4;  // of a block, of large matrices: fewer, and loads wait for loads
 constexpr int64_t kMostGridRows = 65'535;
 
 /// s(u) = u (linear + cubic u^2).
@@ -34,17 +36,15 @@ struct Coefficients {
   float cubic;
 };
 
-/// What both directions share; dg is null forward, and then so are du, du_fp8 and partial.
+/// What both directions share. `out` is g or du; dg and partial are null forward.
 struct Call {
   int64_t rows;
   int64_t width;
   Coefficients coefficients;
   const void* u;
   const void* dg;
-  void* g;
-  void* du;
-  Fp8Output g_fp8;
-  Fp8Output du_fp8;
+  void* out;
+  Fp8Output out_fp8;
   float* partial;  // [blocks of rows, width]
   bool aligned;    // all vectors of 8 elements are vectors of memory
 };
@@ -75,26 +75,23 @@ __device__ __forceinline__ float activate(Coefficients c, float u) {
   return u * sigmoid<T>(u * (c.linear + c.cubic * square));
 }
 
-/// g = f(u) and f'(u).
+/// f'(u).
 template <typename T>
-__device__ __forceinline__ float derivative(Coefficients c, float u, float* g) {
+__device__ __forceinline__ float derivative(Coefficients c, float u) {
   const float square = fminf(u * u, 1e30F);
   const float s = sigmoid<T>(u * (c.linear + c.cubic * square));
-  *g = u * s;
-  return s + *g * (1.0F - s) * (c.linear + 3.0F * c.cubic * square);
+  return s + u * s * (1.0F - s) * (c.linear + 3.0F * c.cubic * square);
 }
 
-/// The quantisation of one output, as registers of a thread.
+/// The quantisation of the output, as registers of a thread.
 struct Quantiser {
   float scale;
-  bool e5m2;
   uint32_t magnitude = 0;
 
   __device__ explicit Quantiser(const Fp8Output& output)
-      : scale(output.scale == nullptr ? 1.0F : *output.scale),
-        e5m2(output.type == DType::kF8E5M2) {}
+      : scale(output.scale == nullptr ? 1.0F : *output.scale) {}
 
-  __device__ uint2 operator()(const float (&values)[kWidth]) {
+  __device__ uint2 operator()(const float (&values)[kWidth], bool e5m2) {
 #pragma unroll
     for (const float value : values) {
       magnitude = larger_magnitude(magnitude, value);
@@ -118,34 +115,26 @@ __device__ __forceinline__ void store_bytes(void* data, int64_t first, int count
   }
 }
 
-__device__ __forceinline__ bool wants(const Fp8Output& output) {
-  return output.data != nullptr || output.transposed != nullptr || output.amax != nullptr;
-}
-
-/// One vector through the function: its plain outputs, g and du as fp32.
+/// One vector through the function: g or du as fp32, stored where it is wanted.
 template <typename T, bool kBackward>
 __device__ __forceinline__ void apply(const Call& call, int64_t first, int count, bool whole,
                                       const Packed<T, kWidth>& packed_u,
-                                      const Packed<T, kWidth>& packed_dg, float (&g)[kWidth],
-                                      float (&du)[kWidth]) {
+                                      const Packed<T, kWidth>& packed_dg, float (&out)[kWidth]) {
   float u[kWidth];
   unpack<T, kWidth>(packed_u, u);
   if constexpr (kBackward) {
-    unpack<T, kWidth>(packed_dg, du);
+    unpack<T, kWidth>(packed_dg, out);
   }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     if constexpr (kBackward) {
-      du[i] *= derivative<T>(call.coefficients, u[i], &g[i]);
+      out[i] *= derivative<T>(call.coefficients, u[i]);
     } else {
-      g[i] = activate<T>(call.coefficients, u[i]);
+      out[i] = activate<T>(call.coefficients, u[i]);
     }
   }
-  if (call.g != nullptr) {
-    store_floats<T, kWidth>(call.g, first, count, whole, g);
-  }
-  if (kBackward && call.du != nullptr) {
-    store_floats<T, kWidth>(call.du, first, count, whole, du);
+  if (call.out != nullptr) {
+    store_floats<T, kWidth>(call.out, first, count, whole, out);
   }
 }
 
@@ -178,36 +167,25 @@ __global__ void __launch_bounds__(kThreads) flat_kernel(const Call call) {
       }
     }
   }
-  const bool quantise_g = wants(call.g_fp8);
-  const bool quantise_du = kBackward && wants(call.du_fp8);
-  Quantiser g_quantiser(call.g_fp8);
-  Quantiser du_quantiser(call.du_fp8);
+  const bool quantises = is_wanted(call.out_fp8);
+  const bool e5m2 = call.out_fp8.type == DType::kF8E5M2;
+  Quantiser quantise(call.out_fp8);
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {
     const int64_t first = start + int64_t{i} * kThreads * kWidth;
     const int count = static_cast<int>(min(max(total - first, int64_t{0}), int64_t{kWidth}));
     const bool whole = call.aligned && count == kWidth;
-    float g[kWidth];
-    float du[kWidth] = {};
-    apply<T, kBackward>(call, first, count, whole, u[i], dg[kBackward ? i : 0], g, du);
-    if (quantise_g) {
-      const uint2 bytes = g_quantiser(g);
-      if (call.g_fp8.data != nullptr) {
-        store_bytes(call.g_fp8.data, first, count, whole, bytes);
-      }
-    }
-    if (quantise_du) {
-      const uint2 bytes = du_quantiser(du);
-      if (call.du_fp8.data != nullptr) {
-        store_bytes(call.du_fp8.data, first, count, whole, bytes);
+    float out[kWidth];
+    apply<T, kBackward>(call, first, count, whole, u[i], dg[kBackward ? i : 0], out);
+    if (quantises) {
+      const uint2 bytes = quantise(out, e5m2);
+      if (call.out_fp8.data != nullptr) {
+        store_bytes(call.out_fp8.data, first, count, whole, bytes);
       }
     }
   }
-  if (quantise_g && call.g_fp8.amax != nullptr) {
-    record_warp_amax(call.g_fp8.amax, g_quantiser.magnitude);
-  }
-  if (quantise_du && call.du_fp8.amax != nullptr) {
-    record_warp_amax(call.du_fp8.amax, du_quantiser.magnitude);
+  if (quantises && call.out_fp8.amax != nullptr) {
+    record_warp_amax(call.out_fp8.amax, quantise.magnitude);
   }
 }
 
@@ -268,46 +246,35 @@ __device__ __forceinline__ void store_transposed(const ByteTile& tile, void* tra
   }
 }
 
-/// Quantises the four rows of a thread: the copy that lies as u does, and the tile.
-__device__ __forceinline__ void quantise_rows(const Fp8Output& output, Quantiser* quantiser, int r,
-                                              int64_t first, int count, bool whole,
-                                              const float (&values)[kWidth],
-                                              uint2 (&bytes)[kUnroll]) {
-  bytes[r] = (*quantiser)(values);
-  if (output.data != nullptr) {
-    store_bytes(output.data, first, count, whole, bytes[r]);
-  }
-}
+/// Which 8-bit copies a tile leaves.
+enum class Copies : uint8_t { kNone, kE4M3, kE5M2 };
 
-template <typename T, bool kBackward, bool kQuantise>
-__global__ void __launch_bounds__(kThreads, kQuantise || sizeof(T) == 4 ? 2 : 3)
+template <typename T, bool kBackward, Copies kCopies>
+__global__ void __launch_bounds__(kThreads, kBackward || sizeof(T) == 4 ? 2 : 3)
     tile_kernel(const Call call, int64_t rows_per_block) {
-  __shared__ __align__(16) ByteTile g_tile;
-  __shared__ __align__(16) ByteTile du_tile;
+  constexpr bool kAhead = sizeof(T) == 2;
+  constexpr bool kQuantises = kCopies != Copies::kNone;
+  __shared__ __align__(16) ByteTile tiles[kQuantises ? 2 : 1];  // one fills while one leaves
   __shared__ float sums[kThreads / 32][kTileColumns];
   const int column_group = threadIdx.x % 8;
   const int row_group = threadIdx.x / 8;
   const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kTileColumns;
   const int64_t column = first_column + column_group * kWidth;
   const int columns = static_cast<int>(min(max(call.width - column, int64_t{0}), int64_t{kWidth}));
+  const bool whole_columns = call.aligned && first_column + kTileColumns <= call.width;
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * rows_per_block;
   const int64_t end = min(call.rows, begin + rows_per_block);
-  const bool quantise_g = kQuantise && wants(call.g_fp8);
-  const bool quantise_du = kQuantise && kBackward && wants(call.du_fp8);
-  Quantiser g_quantiser(call.g_fp8);
-  Quantiser du_quantiser(call.du_fp8);
-  float sum[kWidth] = {};
-  for (int64_t tile_row = begin; tile_row < end; tile_row += kTileRows) {
+  Packed<T, kWidth> next_u[kUnroll];
+  Packed<T, kWidth> next_dg[kBackward ? kUnroll : 1];
+  const auto load = [&](int64_t tile_row) {
     const int64_t row = tile_row + row_group * kUnroll;
-    Packed<T, kWidth> u[kUnroll];
-    Packed<T, kWidth> dg[kBackward ? kUnroll : 1];
-    if (call.aligned && tile_row + kTileRows <= end && first_column + kTileColumns <= call.width) {
+    if (whole_columns && tile_row + kTileRows <= end) {  // no branch between loads
 #pragma unroll
       for (int r = 0; r < kUnroll; ++r) {
         const int64_t first = (row + r) * call.width + column;
-        u[r] = load_packed<T, kWidth>(call.u, first);
+        next_u[r] = load_packed<T, kWidth>(call.u, first);
         if constexpr (kBackward) {
-          dg[r] = load_packed<T, kWidth>(call.dg, first);
+          next_dg[r] = load_packed<T, kWidth>(call.dg, first);
         }
       }
     } else {
@@ -316,61 +283,70 @@ __global__ void __launch_bounds__(kThreads, kQuantise || sizeof(T) == 4 ? 2 : 3)
         const int64_t first = (row + r) * call.width + column;
         const int count = row + r < end ? columns : 0;
         const bool whole = call.aligned && count == kWidth;
-        u[r] = load_some<T, kWidth>(call.u, first, count, whole);
+        next_u[r] = load_some<T, kWidth>(call.u, first, count, whole);
         if constexpr (kBackward) {
-          dg[r] = load_some<T, kWidth>(call.dg, first, count, whole);
+          next_dg[r] = load_some<T, kWidth>(call.dg, first, count, whole);
         }
       }
     }
-    uint2 g_bytes[kUnroll];
-    uint2 du_bytes[kUnroll];
+  };
+  if constexpr (kAhead) {
+    load(begin);
+  }
+  Quantiser quantise(call.out_fp8);
+  float sum[kWidth] = {};
+  int turn = 0;
+  for (int64_t tile_row = begin; tile_row < end; tile_row += kTileRows) {
+    if constexpr (!kAhead) {
+      load(tile_row);
+    }
+    Packed<T, kWidth> u[kUnroll];
+    Packed<T, kWidth> dg[kBackward ? kUnroll : 1];
+#pragma unroll
+    for (int r = 0; r < kUnroll; ++r) {
+      u[r] = next_u[r];
+      if constexpr (kBackward) {
+        dg[r] = next_dg[r];
+      }
+    }
+    if (kAhead && tile_row + kTileRows < end) {
+      load(tile_row + kTileRows);
+    }
+    const int64_t row = tile_row + row_group * kUnroll;
+    const bool whole_tile = whole_columns && tile_row + kTileRows <= end;
+    uint2 bytes[kUnroll];
 #pragma unroll
     for (int r = 0; r < kUnroll; ++r) {
       const int64_t first = (row + r) * call.width + column;
-      const int count = row + r < end ? columns : 0;
-      const bool whole = call.aligned && count == kWidth;
-      float g[kWidth];
-      float du[kWidth] = {};
-      apply<T, kBackward>(call, first, count, whole, u[r], dg[kBackward ? r : 0], g, du);
-      if (quantise_g) {
-        quantise_rows(call.g_fp8, &g_quantiser, r, first, count, whole, g, g_bytes);
-      }
-      if (quantise_du) {
-        quantise_rows(call.du_fp8, &du_quantiser, r, first, count, whole, du, du_bytes);
-      }
+      const int count = whole_tile ? kWidth : (row + r < end ? columns : 0);
+      const bool whole = whole_tile || (call.aligned && count == kWidth);
+      float out[kWidth];
+      apply<T, kBackward>(call, first, count, whole, u[r], dg[kBackward ? r : 0], out);
+      if constexpr (kBackward) {
 #pragma unroll
-      for (int c = 0; c < kWidth; ++c) {
-        sum[c] += du[c];
+        for (int c = 0; c < kWidth; ++c) {
+          sum[c] += out[c];
+        }
+      }
+      if constexpr (kQuantises) {
+        bytes[r] = quantise(out, kCopies == Copies::kE5M2);
+        if (call.out_fp8.data != nullptr) {
+          store_bytes(call.out_fp8.data, first, count, whole, bytes[r]);
+        }
       }
     }
-    const bool transpose_g = quantise_g && call.g_fp8.transposed != nullptr;
-    const bool transpose_du = quantise_du && call.du_fp8.transposed != nullptr;
-    if (transpose_g) {
-      put(&g_tile, column_group, row_group, g_bytes);
-    }
-    if (transpose_du) {
-      put(&du_tile, column_group, row_group, du_bytes);
-    }
-    if (transpose_g || transpose_du) {  // the same for the whole block
+    if (kQuantises && call.out_fp8.transposed != nullptr) {  // the same for the whole block
+      put(&tiles[turn], column_group, row_group, bytes);
       __syncthreads();
-      if (transpose_g) {
-        store_transposed(g_tile, call.g_fp8.transposed, call.rows, call.width, tile_row,
-                         first_column);
-      }
-      if (transpose_du) {
-        store_transposed(du_tile, call.du_fp8.transposed, call.rows, call.width, tile_row,
-                         first_column);
-      }
-      __syncthreads();
+      store_transposed(tiles[turn], call.out_fp8.transposed, call.rows, call.width, tile_row,
+                       first_column);
+      turn ^= 1;
     }
   }
-  if (quantise_g && call.g_fp8.amax != nullptr) {
-    record_warp_amax(call.g_fp8.amax, g_quantiser.magnitude);
+  if (kQuantises && call.out_fp8.amax != nullptr) {
+    record_warp_amax(call.out_fp8.amax, quantise.magnitude);
   }
-  if (quantise_du && call.du_fp8.amax != nullptr) {
-    record_warp_amax(call.du_fp8.amax, du_quantiser.magnitude);
-  }
-  if (call.partial != nullptr) {
+  if (kBackward && call.partial != nullptr) {
     const int warp = threadIdx.x / 32;
 #pragma unroll
     for (int c = 0; c < kWidth; ++c) {  // over the four row groups of the warp
@@ -397,21 +373,21 @@ int64_t ceil_div(int64_t a, int64_t b) {
 }
 
 int64_t rows_per_block(int64_t rows, int64_t width) {
-  const int64_t blocks = std::clamp(kTargetBlocks / ceil_div(width, kTileColumns), int64_t{1},
-                                    ceil_div(rows, kTileRows));
-  return ceil_div(ceil_div(rows, blocks), kTileRows) * kTileRows;
+  const int64_t row_tiles = ceil_div(rows, kTileRows);
+  const int64_t tiles = row_tiles * ceil_div(width, kTileColumns);
+  return std::max(std::clamp(ceil_div(tiles, kTargetBlocks), int64_t{1}, kMostTiles),
+                  ceil_div(row_tiles, kMostGridRows)) *
+         kTileRows;
 }
 
 template <bool kBackward>
 cudaError_t launch(Call call, DType type, cudaStream_t stream) {
   call.aligned = call.width % kWidth == 0 && is_aligned_to<16>(call.u) &&
-                 is_aligned_to<16>(call.dg) && is_aligned_to<16>(call.g) &&
-                 is_aligned_to<16>(call.du) && is_aligned_to<8>(call.g_fp8.data) &&
-                 is_aligned_to<8>(call.du_fp8.data);
+                 is_aligned_to<16>(call.dg) && is_aligned_to<16>(call.out) &&
+                 is_aligned_to<8>(call.out_fp8.data);
   return with_type(type, [&](auto example) {
     using T = decltype(example);
-    if (call.partial == nullptr && call.g_fp8.transposed == nullptr &&
-        call.du_fp8.transposed == nullptr) {
+    if (call.partial == nullptr && call.out_fp8.transposed == nullptr) {
       const int64_t blocks = ceil_div(call.rows * call.width, int64_t{kThreads} * kUnroll * kWidth);
       flat_kernel<T, kBackward><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(call);
       return cudaGetLastError();
@@ -419,10 +395,12 @@ cudaError_t launch(Call call, DType type, cudaStream_t stream) {
     const int64_t per_block = rows_per_block(call.rows, call.width);
     const dim3 grid(static_cast<unsigned>(ceil_div(call.width, kTileColumns)),
                     static_cast<unsigned>(ceil_div(call.rows, per_block)));
-    if (!kBackward || is_wanted(call.g_fp8) || is_wanted(call.du_fp8)) {
-      tile_kernel<T, kBackward, true><<<grid, kThreads, 0, stream>>>(call, per_block);
+    if (call.out_fp8.type == DType::kF8E5M2) {
+      tile_kernel<T, kBackward, Copies::kE5M2><<<grid, kThreads, 0, stream>>>(call, per_block);
+    } else if (!kBackward || is_wanted(call.out_fp8)) {
+      tile_kernel<T, kBackward, Copies::kE4M3><<<grid, kThreads, 0, stream>>>(call, per_block);
     } else {
-      tile_kernel<T, true, false><<<grid, kThreads, 0, stream>>>(call, per_block);
+      tile_kernel<T, true, Copies::kNone><<<grid, kThreads, 0, stream>>>(call, per_block);
     }
     return cudaGetLastError();
   });
@@ -473,7 +451,7 @@ cudaError_t activation_forward(const ActivationForward& call, cudaStream_t strea
     return cudaSuccess;
   }
   return launch<false>({call.rows, call.width, coefficients_of(call.function), call.u, nullptr,
-                        call.g, nullptr, call.g_fp8, Fp8Output{}, nullptr, false},
+                        call.g, call.g_fp8, nullptr, false},
                        call.type, stream);
 }
 
@@ -490,10 +468,9 @@ cudaError_t activation_backward(const ActivationBackward& call, void* workspace,
     return cudaSuccess;
   }
   auto* partial = call.bias_grad == nullptr ? nullptr : static_cast<float*>(workspace);
-  const cudaError_t error =
-      launch<true>({call.rows, call.width, coefficients_of(call.function), call.u, call.dg, call.g,
-                    call.du, call.g_fp8, call.du_fp8, partial, false},
-                   call.type, stream);
+  const cudaError_t error = launch<true>({call.rows, call.width, coefficients_of(call.function),
+                                          call.u, call.dg, call.du, call.du_fp8, partial, false},
+                                         call.type, stream);
   if (error != cudaSuccess || partial == nullptr) {
     return error;
   }
