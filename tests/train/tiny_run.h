@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/device/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/bench/benchmark.h"
 #include "kinora/train/trainable.h"
@@ -138,6 +139,7 @@ class TinyRun {
   TinyRun(const RunConfig& config, const comm::Group& world, at::Device device = at::kCPU,
           bool graphs = false)
       : config_(config),
+        device_(device),
         mesh_(world, config.parallel.mesh()),
         objective_(diffusion::make_objective(config.objective, config.model.learn_sigma)),
         trainable(config_, mesh_, device, kSeed),
@@ -174,6 +176,7 @@ class TinyRun {
   }
 
   at::Tensor all(optim::Role role) {
+    device::synchronize(device_);  // updates at the host run beside
     std::vector<at::Tensor> values;
     for (const auto& [path, parameter] : trainable.model().named_parameters()) {
       values.push_back(trainable.arena().export_parameter(path, role).flatten());
@@ -183,6 +186,7 @@ class TinyRun {
 
  private:
   RunConfig config_;
+  at::Device device_;
   parallel::Mesh mesh_;
   diffusion::Objective objective_;
 
