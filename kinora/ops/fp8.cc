@@ -1,9 +1,14 @@
 #include "kinora/ops/fp8.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/any.h>
+#include <ATen/ops/bitwise_and.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/logical_or.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -41,6 +46,14 @@ Operand unfilled_blocks(Operand operand, bool is_square) {
         at::empty({kernels::block_factors(shape[1], shape[0], is_square)}, floats);
   }
   return operand;
+}
+
+constexpr int64_t kAllBits = -1;
+constexpr int64_t kBitsOfExponent = 0x7f800000;  // of a float: a power of two is left
+
+/// The bits of a value of `type` that E4M3 does not have: it has three behind the point.
+int64_t further_digits(at::ScalarType type) {
+  return type == at::kHalf ? 0x7f : 0xf;
 }
 
 /// Null where there is none.
@@ -89,6 +102,7 @@ Fp8::Fp8(int64_t num_linears, at::Device device, Fp8Scaling scaling, Fp8Use use)
   weight_scale_ = at::ones({num_linears * kStride}, options);
   weight_inverse_ = at::ones({num_linears * kStride}, options);
   weight_largest_ = at::full({num_linears * kStride}, kernels::kLargestE4M3, options);
+  weight_digits_ = at::full({num_linears * kStride}, kAllBits, options.dtype(at::kInt));
 }
 
 void Fp8::begin_anew() {
@@ -163,13 +177,39 @@ void Fp8::make_room(const std::vector<LinearWeights>& of_block) {
   }
 }
 
+void Fp8::learn_digits(const LinearWeights& linear) {
+  if (device::in_dry_run()) {
+    return;
+  }
+  constexpr int64_t kAtOnce = int64_t{1} << 22;
+  const at::Tensor& weight = linear.weight;
+  at::Tensor has_more = at::zeros({}, at::device(device_).dtype(at::kBool));
+  for (const at::Tensor& rows : weight.split(std::max(int64_t{1}, kAtOnce / weight.size(1)))) {
+    const at::Tensor further =
+        at::bitwise_and(rows.view(at::kShort), further_digits(weight.scalar_type()));
+    has_more = at::logical_or(has_more, at::any(further));
+  }
+  weight_digits_.narrow(0, kStride * linear.number, 1)
+      .copy_(at::where(has_more, kAllBits, kBitsOfExponent));
+}
+
 void Fp8::scale_weights(const std::vector<LinearWeights>& linears) {
   if (linears.empty() || scaling_ == Fp8Scaling::kBlock) {
     return;
   }
+  bool any_frozen = false;
   for (const LinearWeights& linear : linears) {
     cuda::quantise(linear.weight,
                    {.amax = weight_amax_.data_ptr<float>() + kStride * linear.number});
+    if (trains(linear)) {
+      continue;
+    }
+    any_frozen = true;
+    Linear& known = linears_[static_cast<size_t>(linear.number)];
+    if (!takes_turns(linear) || !known.knows_digits) {
+      learn_digits(linear);
+      known.knows_digits = true;
+    }
   }
   // Those between that are not among these have no new magnitude, and stay.
   const int64_t first = linears.front().number;
@@ -177,8 +217,14 @@ void Fp8::scale_weights(const std::vector<LinearWeights>& linears) {
   const auto of_these = [&](const at::Tensor& numbers) {
     return numbers.narrow(0, kStride * first, kStride * count);
   };
-  cuda::update_scales(scale_update(of_these(weight_amax_), {}, 0, of_these(weight_largest_),
-                                   of_these(weight_scale_), of_these(weight_inverse_)));
+  const at::Tensor scales = of_these(weight_scale_);
+  const at::Tensor inverses = of_these(weight_inverse_);
+  cuda::update_scales(
+      scale_update(of_these(weight_amax_), {}, 0, of_these(weight_largest_), scales, inverses));
+  if (any_frozen && !device::in_dry_run()) {
+    scales.view(at::kInt).bitwise_and_(of_these(weight_digits_));
+    inverses.copy_(at::reciprocal(scales));
+  }
 }
 
 void Fp8::fill_weight(const LinearWeights& linear, bool with_transposed) {

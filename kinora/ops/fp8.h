@@ -18,7 +18,8 @@
 namespace kinora::ops {
 
 /// Where the scales of inputs and gradients come from. Weights are quantised by their own magnitude
-/// in each of them.
+/// in each of them; with a scale for each tensor frozen ones that have no more digits than E4M3, as
+/// those of a file in it, by a power of two, which loses none.
 enum class Fp8Scaling : uint8_t {
   /// One a tensor, from its largest magnitudes in the last steps (Micikevicius et al. 2022). They
   /// are known before the tensor is: the kernel that makes it quantises it, too.
@@ -133,6 +134,7 @@ class Fp8 {
     bool trains_weight = true;
     int64_t update_rank = 0;
     int64_t quantised_in = -1;  ///< of a trained one that stays: turn_ then
+    bool knows_digits = false;  ///< of a frozen one: its number in weight_digits_ is known
     // Of a frozen one, as it was quantised. While this refers to it, nothing else has its address.
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage{};
     int64_t offset = 0;
@@ -162,6 +164,9 @@ class Fp8 {
   void make_room(const std::vector<LinearWeights>& of_block);
   /// New scales of these, by number, from their magnitudes; none where scaling is by blocks.
   void scale_weights(const std::vector<LinearWeights>& linears);
+  /// Whether a frozen weight has more digits than E4M3, and so which bits its scale has. Does not
+  /// wait for the device.
+  void learn_digits(const LinearWeights& linear);
   void fill_weight(const LinearWeights& linear, bool with_transposed);
   /// Of a matrix, not filled yet.
   [[nodiscard]] Operand unfilled_bytes(at::IntArrayRef shape, bool has_transposed) const;
@@ -181,6 +186,7 @@ class Fp8 {
   static constexpr int64_t kStride = 4;
   at::Tensor amax_, history_, largest_, scale_, inverse_;
   at::Tensor weight_amax_, weight_largest_, weight_scale_, weight_inverse_;
+  at::Tensor weight_digits_;  // int32: the bits of a weight's scale that count
   std::vector<Linear> linears_;
   bool trained_take_turns_ = false;
   bool frozen_take_turns_ = false;
