@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bench/gpu_timing.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/attention.h"
 #include "kinora/kernels/cuda/attention.h"
 #include "kinora/kernels/cuda/cudnn_attention.h"
@@ -253,8 +254,7 @@ void masked(benchmark::State& state, bool backward) {
   }
   const Problem problem(state.range(0), state.range(1), state.range(2), state.range(2),
                         state.range(3), false);
-  const Mask mask((problem.queries + BlockMask::kRows - 1) / BlockMask::kRows, state.range(4),
-                  state.range(5));
+  const Mask mask(ceil_div(problem.queries, BlockMask::kRows), state.range(4), state.range(5));
   AttentionForward forward = problem.forward();
   AttentionBackward call = problem.backward();
   forward.shape.mask = call.shape.mask = mask.view();

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kinora/core/rounding.h"
 #include "kinora/data/index.h"
 #include "kinora/data/media_set.h"
 #include "kinora/data/media_source.h"
@@ -30,7 +31,7 @@ constexpr int kNumPerArchive = 100'000;
 void append_entry(io::FileWriter& out, const std::string& name,
                   std::span<const std::byte> content) {
   constexpr size_t kBlock = 512;
-  std::vector<std::byte> entry(kBlock + (content.size() + kBlock - 1) / kBlock * kBlock);
+  std::vector<std::byte> entry(kBlock + round_up(content.size(), kBlock));
   auto* header = reinterpret_cast<char*>(entry.data());
   std::snprintf(header, 100, "%s", name.c_str());
   std::snprintf(header + 124, 12, "%011zo", content.size());

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "bench/gpu_timing.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/modulated_norm.h"
 
@@ -82,7 +83,7 @@ struct Shape {
   explicit Shape(const benchmark::State& state)
       : rows(state.range(0)), width(state.range(1)), rows_per_vector(state.range(2)) {}
   [[nodiscard]] int64_t numel() const { return rows * width; }
-  [[nodiscard]] int64_t vectors() const { return (rows + rows_per_vector - 1) / rows_per_vector; }
+  [[nodiscard]] int64_t vectors() const { return ceil_div(rows, rows_per_vector); }
 };
 
 /// Arguments: rows, width, rows a vector, h as two 8-bit copies (0, 1), whether the cache has all.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/gpu_timing.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cuda/factored.h"
 #include "kinora/kernels/cuda/optimizer.h"
@@ -20,16 +21,16 @@ namespace {
 /// Elements of DiT-XL/2's buckets, rounded up to 4096 as the arena does.
 std::vector<int64_t> bucket_sizes() {
   constexpr int64_t kHidden = 1152;
-  const auto round_up = [](int64_t count) { return (count + 4095) / 4096 * 4096; };
+  const auto whole_pages = [](int64_t count) { return round_up(count, 4096); };
   // Patch and time embedders (16 and 256 inputs) and 1001 classes.
-  std::vector<int64_t> sizes = {round_up((16 + 1 + 256 + 1 + kHidden + 1 + 1001) * kHidden)};
+  std::vector<int64_t> sizes = {whole_pages((16 + 1 + 256 + 1 + kHidden + 1 + 1001) * kHidden)};
   for (int i = 0; i < 7; ++i) {  // four blocks' modulation each
-    sizes.push_back(round_up(4 * (kHidden + 1) * 6 * kHidden));
+    sizes.push_back(whole_pages(4 * (kHidden + 1) * 6 * kHidden));
   }
   for (int i = 0; i < 28; ++i) {  // qkv, proj, fc1, fc2 with biases
-    sizes.push_back(round_up(12 * kHidden * kHidden + 9 * kHidden));
+    sizes.push_back(whole_pages(12 * kHidden * kHidden + 9 * kHidden));
   }
-  sizes.push_back(round_up((kHidden + 1) * (2 * kHidden + 32)));
+  sizes.push_back(whole_pages((kHidden + 1) * (2 * kHidden + 32)));
   return sizes;
 }
 
@@ -210,7 +211,7 @@ class Factored {
     parameters_.push_back(
         {.rows = std::max<int64_t>(rows, 1), .columns = columns, .is_matrix = rows > 0});
     first_.push_back(count_);
-    count_ += (numel + kCodeBlock - 1) / kCodeBlock * kCodeBlock;
+    count_ += round_up(numel, kCodeBlock);
   }
 
   float* array(int64_t size, float scale) {

@@ -10,6 +10,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/log.h"
 #include "kinora/core/process_memory.h"
+#include "kinora/core/rounding.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
 
@@ -20,7 +21,7 @@ namespace {
 int64_t room_of(const at::Tensor& array) {
   constexpr int64_t kAlignment = 16;
   const auto bytes = static_cast<int64_t>(array.nbytes());
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(bytes, kAlignment);
 }
 
 int64_t room_of(const std::vector<ShardFile>& files) {

@@ -17,6 +17,7 @@
 #include "kinora/checkpoint/head_order.h"
 #include "kinora/checkpoint/weights_paths.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
 #include "kinora/io/gguf.h"
@@ -103,7 +104,7 @@ at::Tensor widened(const io::GgufTensor& tensor) {
   at::Tensor values = at::empty(tensor.shape, at::kFloat);
   auto* const out = values.mutable_data_ptr<float>();
   const int64_t count = values.numel();
-  at::parallel_for(0, (count + kPart - 1) / kPart, 1, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, ceil_div(count, kPart), 1, [&](int64_t first, int64_t last) {
     const int64_t begin = first * kPart;
     const int64_t end = std::min(last * kPart, count);
     io::read_floats(tensor, begin, end, std::span(out + begin, static_cast<size_t>(end - begin)));

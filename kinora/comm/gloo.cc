@@ -32,6 +32,7 @@
 
 #include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::comm {
 namespace {
@@ -174,7 +175,7 @@ class Gloo : public HostTransport {
     return enqueue(call, [this, tensor, reduction](Clock::time_point deadline) {
       // Equal parts, the last ones filled up with what nobody reads.
       const int64_t count = tensor.numel();
-      const int64_t part = (count + size_ - 1) / size_;
+      const int64_t part = ceil_div(count, size_);
       const at::Tensor flat = tensor.detach().view({-1});
       at::Tensor padded = flat;
       if (part * size_ != count) {

@@ -16,6 +16,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/peers.h"
 #include "kinora/kernels/cuda/random.h"
 
@@ -161,7 +162,7 @@ bool PeerMemory::reserve(int64_t bytes) {
     return false;
   }
   try {
-    unavailable_ = !add_piece((bytes + kGrain - 1) / kGrain * kGrain);
+    unavailable_ = !add_piece(round_up(bytes, kGrain));
   } catch (const std::exception& error) {
     throw_error(ErrorKind::kComm, "[comm] rank ", membership_.rank, " of ", membership_.size,
                 " waited for the others' GPU memory: ", first_line(error),

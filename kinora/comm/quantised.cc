@@ -7,6 +7,7 @@
 #include "kinora/comm/cuda_launch.h"
 #include "kinora/comm/transport.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::comm {
 namespace {
@@ -16,10 +17,6 @@ namespace {
 /// The kernel takes rows of blocks by sixteens.
 constexpr int64_t kQuantisedRows = 16;
 constexpr int64_t kGranule = kQuantisedRows * kernels::kScaleBlock;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 bool is_float(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16 ||

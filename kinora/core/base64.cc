@@ -2,13 +2,15 @@
 
 #include <cstdint>
 
+#include "kinora/core/rounding.h"
+
 namespace kinora {
 
 std::string encode_base64(std::span<const std::byte> bytes) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
+  text.reserve(ceil_div(bytes.size(), 3) * 4);
   for (size_t i = 0; i < bytes.size(); i += 3) {
     uint32_t three = 0;
     for (size_t k = 0; k < 3; ++k) {

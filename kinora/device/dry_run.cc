@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::device {
 namespace {
@@ -45,13 +46,13 @@ class CountingAllocator : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     Count& all = count();
     const int64_t block = all.stands_for == c10::DeviceType::CUDA ? kGpuBlock : kCpuBlock;
-    const int64_t size = all.counts ? (static_cast<int64_t>(bytes) + block - 1) / block * block : 0;
+    const int64_t size = all.counts ? round_up(static_cast<int64_t>(bytes), block) : 0;
     all.live += size;
     all.peak = std::max(all.peak, all.live);
     all.next_address += static_cast<uintptr_t>(kGpuBlock);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): it is no address of anything
     auto* address = reinterpret_cast<void*>(all.next_address);
-    all.next_address += (bytes + kGpuBlock - 1) / kGpuBlock * kGpuBlock;
+    all.next_address += round_up(bytes, kGpuBlock);
     return {address, std::make_unique<int64_t>(size).release(), &free,
             c10::Device(c10::DeviceType::Meta)};
   }

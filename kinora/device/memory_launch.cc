@@ -18,6 +18,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::device::cuda {
 
@@ -42,7 +43,7 @@ void* mapped_zeros(size_t bytes) {
   KINORA_CHECK(memory != MAP_FAILED, kMemory, "[memory] the system has no ", bytes,
                " bytes of the host's memory to give: ", std::strerror(errno));
   (void)::madvise(memory, bytes, MADV_HUGEPAGE);  // where the kernel has them
-  const auto pages = static_cast<int64_t>((bytes + kHugePage - 1) / kHugePage);
+  const auto pages = static_cast<int64_t>(ceil_div(bytes, kHugePage));
   at::parallel_for(0, pages, 1, [memory, bytes](int64_t first, int64_t last) {
     const size_t begin = static_cast<size_t>(first) * kHugePage;
     const size_t end = std::min(static_cast<size_t>(last) * kHugePage, bytes);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::diffusion {
 namespace {
@@ -54,7 +55,7 @@ std::optional<int64_t> parse_count(std::string_view text) {
 
 std::vector<int64_t> integer_stride(int64_t num_timesteps, int64_t count) {
   for (int64_t stride = 1; stride <= num_timesteps; ++stride) {
-    if ((num_timesteps + stride - 1) / stride == count) {
+    if (ceil_div(num_timesteps, stride) == count) {
       std::vector<int64_t> steps;
       for (int64_t t = 0; t < num_timesteps; t += stride) {
         steps.push_back(t);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::eval {
 namespace {
@@ -71,7 +72,7 @@ std::vector<int64_t> for_each_batch(
     const ExtractOptions& options,
     const std::function<void(const NetworkOutput& output, const at::Tensor& labels)>& take) {
   const at::NoGradGuard no_grad;
-  const int64_t num_batches = (set.size() + options.batch - 1) / options.batch;
+  const int64_t num_batches = ceil_div(set.size(), options.batch);
   KINORA_CHECK(num_batches >= group.size(), kConfig, "[eval] ", group.size(),
                " ranks need as many batches, got ", num_batches, " of ", set.size(),
                " samples. Hint: fewer ranks, or a smaller --batch");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::eval {
 
@@ -29,7 +30,7 @@ Picture to_picture(const at::Tensor& image, const char* judge) {
   const auto* data = values.const_data_ptr<float>();
   const int64_t height = values.size(1);
   const int64_t width = values.size(2);
-  const int64_t box = (std::max(height, width) + kMaxSide - 1) / kMaxSide;
+  const int64_t box = ceil_div(std::max(height, width), kMaxSide);
   Picture picture{height / box, width / box, {}};
   picture.pixels.resize(static_cast<size_t>(picture.height * picture.width));
   for (int64_t row = 0; row < picture.height; ++row) {

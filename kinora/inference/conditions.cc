@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/io/image_resize.h"
 #include "kinora/models/families.h"
 
@@ -78,12 +79,11 @@ ClipSize clip_size(const at::Tensor& images) {
 
 diffusion::ClipExtent extent_of(const models::ModelConfig& model, const ClipSize& size) {
   const models::ModelShape its = models::shape_of(model);
-  const auto patches = [](int64_t length, int64_t patch) { return (length + patch - 1) / patch; };
   return {.height = static_cast<double>(size.height * model.compression),
           .width = static_cast<double>(size.width * model.compression),
           .latent_frames = static_cast<double>(size.frames),
-          .tokens = patches(size.frames, its.patch_frames) * patches(size.height, its.patch) *
-                    patches(size.width, its.patch)};
+          .tokens = ceil_div(size.frames, its.patch_frames) * ceil_div(size.height, its.patch) *
+                    ceil_div(size.width, its.patch)};
 }
 
 at::Tensor unseen_samples(const models::ModelConfig& model, int64_t batch) {

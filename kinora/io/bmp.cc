@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/io/image_codecs.h"
 
 namespace kinora::io {
@@ -38,7 +39,7 @@ const stbi_uc* u8(std::span<const std::byte> bytes) {
 uint64_t end_of_pixels(std::span<const std::byte> bytes, ImageSize size) {
   constexpr uint32_t kOldHeader = 12;
   const uint32_t bits = number(bytes, number(bytes, 14, 4) == kOldHeader ? 24 : 28, 2);
-  const uint64_t row = (static_cast<uint64_t>(size.width) * bits + 31) / 32 * 4;
+  const uint64_t row = ceil_div(static_cast<uint64_t>(size.width) * bits, 32) * 4;
   return number(bytes, 10, 4) + row * static_cast<uint64_t>(size.height);
 }
 

@@ -10,6 +10,7 @@ extern "C" {
 #include <cstring>
 #include <string>
 
+#include "kinora/core/rounding.h"
 #include "kinora/io/ffmpeg_handles.h"
 
 namespace kinora::io::ffmpeg {
@@ -77,8 +78,8 @@ const AVCodec& find_encoder() {
 Codec open_encoder(const FfmpegClip& clip) {
   const AVCodec& codec = find_encoder();
   Codec encoder = owned<Codec>(avcodec_alloc_context3(&codec));
-  encoder->width = static_cast<int>((clip.width + 1) / 2 * 2);
-  encoder->height = static_cast<int>((clip.height + 1) / 2 * 2);
+  encoder->width = static_cast<int>(round_up(clip.width, 2));
+  encoder->height = static_cast<int>(round_up(clip.height, 2));
   encoder->pix_fmt = AV_PIX_FMT_YUV420P;
   encoder->framerate = av_d2q(clip.fps, 100000);
   encoder->time_base = av_inv_q(encoder->framerate);

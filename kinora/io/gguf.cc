@@ -9,6 +9,7 @@
 
 #include "kinora/core/dtype.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::io {
 namespace {
@@ -352,8 +353,7 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   for (uint64_t i = 0; i < num_tensors; ++i) {
     entries.push_back(read_entry(header, values));
   }
-  const uint64_t begin =
-      (header.position() + values.alignment - 1) / values.alignment * values.alignment;
+  const uint64_t begin = round_up(header.position(), values.alignment);
   const uint64_t size = begin <= bytes.size() ? bytes.size() - begin : 0;
   for (Entry& entry : entries) {
     GgufTensor& tensor = entry.tensor;

@@ -3,13 +3,10 @@
 #include <cstring>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::io {
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 struct Cells {
   int64_t rows;
@@ -25,12 +22,12 @@ Cells cells_of(int64_t count, const GridOptions& options) {
   }
   int64_t columns = options.columns;
   if (columns == 0 && options.rows > 0) {
-    columns = divide_up(count, options.rows);
+    columns = ceil_div(count, options.rows);
   }
   while (columns == 0 || (options.columns == 0 && options.rows == 0 && columns * columns < count)) {
     ++columns;
   }
-  return {.rows = options.rows > 0 ? options.rows : divide_up(count, columns), .columns = columns};
+  return {.rows = options.rows > 0 ? options.rows : ceil_div(count, columns), .columns = columns};
 }
 
 }  // namespace

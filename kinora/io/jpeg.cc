@@ -10,6 +10,7 @@
 #include <jpeglib.h>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/io/image_codecs.h"
 #include "kinora/io/image_resize.h"
 
@@ -281,8 +282,7 @@ void decode_jpeg_into(std::span<const std::byte> bytes, const std::string& name,
     if (hint.height > 0) {
       const unsigned denominator = hint.may_scale ? scale_denominator(size, hint) : 1;
       decoder.jpeg.scale_denom = denominator;
-      size = {(size.height + denominator - 1) / denominator,
-              (size.width + denominator - 1) / denominator};
+      size = {ceil_div(size.height, denominator), ceil_div(size.width, denominator)};
       region = center_crop_region(size, hint.height, hint.width);
     }
     set_size(image, size.height, size.width);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::io {
 namespace {
@@ -282,7 +283,7 @@ std::string safetensors_header(const std::vector<SafetensorsSpec>& tensors,
                 "bytes");
   }
   text += "}";
-  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
+  text.resize(round_up(text.size(), kHeaderAlignment), ' ');
   KINORA_CHECK(std::cmp_less_equal(text.size(), kMaxSafetensorsHeader), kInternal,
                "[safetensors] the header must have at most ", kMaxSafetensorsHeader, " bytes, got ",
                text.size());

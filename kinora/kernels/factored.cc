@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/simd.h"
 
 namespace kinora::kernels {
@@ -46,7 +47,7 @@ struct TileBody {
     float terms[kTileColumns] = {};  // of a row; zeros behind it
     float column_sums[kTileWarps][kTileColumns] = {};
     float sums[kTileWarps][kTileLanes] = {};
-    const int steps = (tile.columns + kTileLanes - 1) / kTileLanes;
+    const int steps = ceil_div(tile.columns, kTileLanes);
     for (int row = 0; row < tile.rows; ++row) {
       const bool has_rows = reads_roots(kPass) && tile.row_roots != nullptr;
       compute_row(scalars, tile.columns, has_rows ? tile.row_roots[row] : 1.0F, column_roots,

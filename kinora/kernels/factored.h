@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kinora/core/host_device.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/instruction_set.h"
 #include "kinora/kernels/optimizer.h"
 
@@ -63,11 +64,9 @@ struct FactoredPiece {
   int64_t first_row_sum = 0;     ///< of FactoredTable::row_sums
   int64_t first_column_sum = 0;  ///< of FactoredTable::column_sums
 
-  [[nodiscard]] KINORA_HOST_DEVICE int64_t row_tiles() const {
-    return (rows + kTileRows - 1) / kTileRows;
-  }
+  [[nodiscard]] KINORA_HOST_DEVICE int64_t row_tiles() const { return ceil_div(rows, kTileRows); }
   [[nodiscard]] KINORA_HOST_DEVICE int64_t column_tiles() const {
-    return (columns + kTileColumns - 1) / kTileColumns;
+    return ceil_div(columns, kTileColumns);
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "kinora/core/dtype.h"
 #include "kinora/core/host_device.h"
+#include "kinora/core/rounding.h"
 
 /// 8-bit floats (Micikevicius et al. 2022, "FP8 formats for deep learning"): quantised copies of
 /// matrices, and the scales that bring values into the formats' range.
@@ -19,7 +20,7 @@ namespace kinora::kernels {
 /// Elements from one row of a matrix' transposed copy to the next: products read whole pieces of 16
 /// bytes.
 [[nodiscard]] KINORA_HOST_DEVICE constexpr int64_t transposed_pitch(int64_t rows) {
-  return (rows + 15) / 16 * 16;
+  return round_up(rows, 16);
 }
 
 /// The largest finite numbers of the formats.
@@ -138,9 +139,8 @@ struct BlockScale {
 /// Number of factors of a matrix [rows, width].
 [[nodiscard]] KINORA_HOST_DEVICE inline int64_t block_factors(int64_t rows, int64_t width,
                                                               bool is_square) {
-  const int64_t blocks = (width + kScaleBlock - 1) / kScaleBlock;
-  return is_square ? (rows + kScaleBlock - 1) / kScaleBlock * ((blocks + 3) / 4 * 4)
-                   : rows * blocks;
+  const int64_t blocks = ceil_div(width, kScaleBlock);
+  return is_square ? ceil_div(rows, kScaleBlock) * round_up(blocks, 4) : rows * blocks;
 }
 
 }  // namespace kinora::kernels

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cast.h"
 #include "kinora/kernels/code_cells.h"
@@ -346,7 +347,7 @@ int64_t number_chunks(std::span<UpdateBucket> buckets) {
     }
     bucket.first_chunk = chunks;
     bucket.aligned = aligned ? 1 : 0;
-    chunks += (bucket.count + kBucketChunk - 1) / kBucketChunk;
+    chunks += ceil_div(bucket.count, kBucketChunk);
   }
   return chunks;
 }

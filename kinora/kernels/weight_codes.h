@@ -5,6 +5,7 @@
 
 #include "kinora/core/dtype.h"
 #include "kinora/core/host_device.h"
+#include "kinora/core/rounding.h"
 
 /// Frozen weights in 8 or 4 bits: codes, and a scale for each group of consecutive elements. A code
 /// stands for number(code) * scale.
@@ -50,7 +51,7 @@ inline constexpr int64_t kCodeAlignment = 16;
 /// Bytes of the codes of `count` elements, a multiple of kCodeAlignment.
 [[nodiscard]] KINORA_HOST_DEVICE inline int64_t code_bytes(WeightFormat format, int64_t count) {
   const int64_t bytes = format == WeightFormat::kNf4 ? (count + 1) / 2 : count;
-  return (bytes + kCodeAlignment - 1) / kCodeAlignment * kCodeAlignment;
+  return round_up(bytes, kCodeAlignment);
 }
 
 struct WeightCodes {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/simd.h"
 
 namespace kinora::kernels {
@@ -31,7 +32,7 @@ using Block = Floats[kSums];
 
 /// A vector of `in` with zeros behind it to whole blocks.
 constexpr int64_t padded(int64_t width) {
-  return (width + kBlock - 1) / kBlock * kBlock;
+  return round_up(width, kBlock);
 }
 
 [[gnu::always_inline]] inline void load(const void* from, Floats& numbers) {

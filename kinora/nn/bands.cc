@@ -12,6 +12,7 @@
 
 #include "kinora/comm/differentiable.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/ops/edges.h"
 #include "kinora/ops/recompute.h"
 
@@ -169,7 +170,7 @@ at::Tensor gathered(const std::vector<at::Tensor>& parts, int64_t begin, int64_t
 
 /// Bytes that the stage takes at most, in so many bands, but for what backward keeps.
 int64_t peak_of(const BandStage& stage, int64_t bands, bool on_host, bool with_gradients) {
-  const int64_t units_a_band = (stage.units + bands - 1) / bands;
+  const int64_t units_a_band = ceil_div(stage.units, bands);
   int64_t peak = 0;
   for (const BandNeed& need : stage.needs) {
     const int64_t rows = need.rows / stage.units * units_a_band + 2 * need.halo;
@@ -486,7 +487,7 @@ namespace {
 
 /// What one of so many ranks has of it, at most. What computes all at once does so on each.
 BandStage part_of(BandStage stage, int64_t ranks) {
-  const int64_t units = (stage.units + ranks - 1) / ranks;
+  const int64_t units = ceil_div(stage.units, ranks);
   if (units == stage.units) {
     return stage;
   }

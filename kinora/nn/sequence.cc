@@ -10,14 +10,11 @@
 #include <optional>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/ops/token_attention.h"
 
 namespace kinora::nn {
 namespace {
-
-int64_t divided_up(int64_t value, int64_t by) {
-  return (value + by - 1) / by;
-}
 
 /// How many windows there are along each dim.
 struct Counts {
@@ -158,7 +155,7 @@ at::Tensor Sequence::window_attention(const SelfAttention& attention, const at::
   KINORA_CHECK(x.size(2) == rows * columns, kConfig,
                "[window_attention] attention in windows needs all ", rows * columns,
                " tokens of a frame on one rank, got ", x.size(2));
-  const Counts counts = {divided_up(x.size(1), wt), divided_up(rows, wh), divided_up(columns, ww)};
+  const Counts counts = {ceil_div(x.size(1), wt), ceil_div(rows, wh), ceil_div(columns, ww)};
   const at::Tensor grid = x.unflatten(2, {rows, columns});
   at::Tensor valid;
   if (counts.frames * wt != x.size(1) || counts.rows * wh != rows ||

@@ -10,6 +10,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_memory.h"
 #include "kinora/ops/fp8_codes.h"
 
@@ -117,7 +118,7 @@ std::vector<at::Tensor> ActivationsAside::places_for(int64_t bytes) {
     }
     const int64_t count = std::min(bytes, kChunk - used_);
     places.push_back(chunks_.back().narrow(0, used_, count));
-    used_ = std::min((used_ + count + kAlignment - 1) / kAlignment * kAlignment, kChunk);
+    used_ = std::min(round_up(used_ + count, kAlignment), kChunk);
     bytes -= count;
   }
   return places;

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::ops {
 namespace {
@@ -20,9 +21,8 @@ std::array<at::Tensor, 2> lists_of(const at::Tensor& attended, at::Device device
 
 /// [blocks, ..] -> [rows, ..].
 at::Tensor rows_of_blocks(const at::Tensor& blocks, int64_t rows) {
-  KINORA_CHECK((rows + kernels::BlockMask::kRows - 1) / kernels::BlockMask::kRows == blocks.size(0),
-               kShape, "[block_mask] ", rows, " rows are not ", blocks.size(0), " blocks of ",
-               kernels::BlockMask::kRows);
+  KINORA_CHECK(ceil_div(rows, kernels::BlockMask::kRows) == blocks.size(0), kShape, "[block_mask] ",
+               rows, " rows are not ", blocks.size(0), " blocks of ", kernels::BlockMask::kRows);
   return blocks.repeat_interleave(kernels::BlockMask::kRows, 0).narrow(0, 0, rows);
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/ops/channel_norm_launch.h"
 #include "kinora/ops/channels_last.h"
 #include "kinora/ops/unet_parts.h"
@@ -199,7 +200,7 @@ struct JoinPhases : torch::autograd::Function<JoinPhases> {
 };
 
 int64_t pieces_for(int64_t elements, int64_t max_elements) {
-  return (elements + max_elements - 1) / max_elements;
+  return ceil_div(elements, max_elements);
 }
 
 }  // namespace

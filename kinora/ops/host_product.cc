@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/device/host_memory.h"
@@ -19,7 +20,7 @@ namespace {
 void multiply(const kernels::WeightProduct& call, const float* in) {
   constexpr int64_t kElements = 1 << 16;  // of a part, at least
   const int64_t rows = std::max<int64_t>(kElements / call.width, 1);
-  const int64_t parts = (call.rows + rows - 1) / rows;
+  const int64_t parts = ceil_div(call.rows, rows);
   const std::vector<float> ordered = kernels::in_order_of_weight(call, in);
   std::atomic<int64_t> next = 0;
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), parts);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/ops/branch_pass.h"
 
@@ -174,7 +175,7 @@ at::Tensor LowRankLinears::empty(int64_t rows, int64_t columns, int64_t room,
   if (room == 0) {
     return at::empty({rows, columns}, options);
   }
-  const int64_t pitch = (columns + room + kRowElements - 1) / kRowElements * kRowElements;
+  const int64_t pitch = round_up(columns + room, kRowElements);
   return at::empty({rows, pitch}, options).narrow(1, 0, columns);
 }
 

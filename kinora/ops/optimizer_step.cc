@@ -17,6 +17,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cast.h"
 #include "kinora/kernels/sum_squares.h"
@@ -200,7 +201,7 @@ kernels::UpdateBuffers pointers(const OptimizerBucket& bucket) {
 /// body(begin, end) over [0, count) in chunks of fixed size.
 template <typename Body>
 void for_chunks(int64_t count, int64_t chunk, const Body& body) {
-  at::parallel_for(0, (count + chunk - 1) / chunk, 1, [&](int64_t first, int64_t last) {
+  at::parallel_for(0, ceil_div(count, chunk), 1, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       body(i * chunk, std::min(count, (i + 1) * chunk));
     }
@@ -210,7 +211,7 @@ void for_chunks(int64_t count, int64_t chunk, const Body& body) {
 double sum_squares_on_cpu(const at::Tensor& grad) {
   constexpr int64_t kSumChunk = kernels::kSumSquaresChunk;
   const auto* values = grad.const_data_ptr<float>();
-  std::vector<double> partial(static_cast<size_t>((grad.numel() + kSumChunk - 1) / kSumChunk));
+  std::vector<double> partial(static_cast<size_t>(ceil_div(grad.numel(), kSumChunk)));
   for_chunks(grad.numel(), kSumChunk, [&](int64_t begin, int64_t end) {
     partial[static_cast<size_t>(begin / kSumChunk)] =
         kernels::sum_squares(values + begin, end - begin);

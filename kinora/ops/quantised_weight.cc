@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/ops/cuda_launch.h"
 
@@ -33,7 +34,7 @@ WeightCodes codes_of(const QuantisedWeight& weight) {
 template <typename Body>
 void for_groups(const WeightCodes& all, const Body& body) {
   constexpr int64_t kElements = 1 << 16;  // of a part, at least
-  const int64_t groups = (all.count + all.group - 1) / all.group;
+  const int64_t groups = ceil_div(all.count, all.group);
   at::parallel_for(0, groups, std::max<int64_t>(kElements / all.group, 1),
                    [&](int64_t begin, int64_t end) {
                      const int64_t first = begin * all.group;
@@ -69,7 +70,7 @@ QuantisedWeight zero_weight(WeightFormat format, int64_t rows, int64_t width, at
           .count = count,
           .group = group,
           .codes = at::zeros({kernels::code_bytes(format, count)}, options.dtype(at::kByte)),
-          .scales = at::zeros({(count + group - 1) / group}, options.dtype(at::kFloat))};
+          .scales = at::zeros({ceil_div(count, group)}, options.dtype(at::kFloat))};
 }
 
 void quantise(const at::Tensor& values, const QuantisedWeight& weight) {

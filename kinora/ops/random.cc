@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/ops/cuda_launch.h"
 
 namespace kinora::ops {
@@ -29,7 +30,7 @@ void check_stream_length(int64_t first_element, int64_t count) {
 void fill_on_cpu(float* out, int64_t rows, int64_t row_size, const int64_t* sample_index,
                  const int64_t* seed, const RandomStream& stream, int64_t first_element,
                  Distribution distribution, float scale) {
-  const int64_t chunks_per_row = (row_size + kRandomChunk - 1) / kRandomChunk;
+  const int64_t chunks_per_row = ceil_div(row_size, kRandomChunk);
   at::parallel_for(0, rows * chunks_per_row, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / chunks_per_row;

@@ -11,6 +11,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/philox.h"
 #include "kinora/core/process_memory.h"
+#include "kinora/core/rounding.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
@@ -298,7 +299,7 @@ at::Tensor Bucket::tensor(Role role) const {
 
 int64_t Slot::pitch() const {
   constexpr int64_t kRowElements = 64;  // rows of 16 bits then start on 128 bytes, as products want
-  return (shape.back() + room + kRowElements - 1) / kRowElements * kRowElements;
+  return round_up(shape.back() + room, kRowElements);
 }
 
 int64_t Slot::memory() const {

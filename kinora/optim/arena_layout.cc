@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/random.h"
 
 namespace kinora::optim {
@@ -11,10 +12,6 @@ namespace {
 
 // What one stream of initial values can fill.
 constexpr auto kMaxNumel = static_cast<int64_t>(kernels::kMaxStreamElements);
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 int64_t checked_numel(const nn::NamedParameter& named) {
   int64_t numel = 1;

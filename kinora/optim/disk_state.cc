@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/core/text.h"
 
 namespace kinora::optim {
@@ -25,7 +26,7 @@ int64_t page_begin(int64_t offset) {
 }
 
 int64_t page_end(int64_t offset) {
-  return (offset + kPage - 1) / kPage * kPage;
+  return round_up(offset, kPage);
 }
 
 /// The arrays of a piece that may lie in a file.

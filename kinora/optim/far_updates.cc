@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_memory.h"
 
 namespace kinora::optim {
@@ -48,7 +49,7 @@ FarUpdates::FarUpdates(at::Device device, size_t num_buckets,
 
 void FarUpdates::settle(bool host_helps, DiskUpdates* disk) {
   disk_ = disk;
-  of_host_ = host_helps ? (buckets_.size() + 2) / 3 : 0;  // to begin with
+  of_host_ = host_helps ? ceil_div(buckets_.size(), 3) : 0;  // to begin with
 }
 
 void FarUpdates::clear() {

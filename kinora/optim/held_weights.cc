@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/device/host_memory.h"
 #include "kinora/kernels/weight_product.h"
@@ -22,7 +23,7 @@ int64_t bytes_of(const ops::QuantisedWeight& weight) {
 }
 
 int64_t aligned(int64_t bytes) {
-  return (bytes + kernels::kCodeAlignment - 1) / kernels::kCodeAlignment * kernels::kCodeAlignment;
+  return round_up(bytes, kernels::kCodeAlignment);
 }
 
 bool is_held(const std::string& path, const nn::Parameter& parameter, bool train) {
@@ -79,7 +80,7 @@ std::vector<HeldWeights::Plan> HeldWeights::plans_of(
                                 .plain = {}});
         plan.owners.push_back(found->second);
         const int64_t memory = plan.weights.back().slot.memory();
-        plan.part.size += (memory + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+        plan.part.size += round_up(memory, kSlotAlignment);
       }
     }
   }

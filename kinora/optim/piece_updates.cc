@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_memory.h"
 
 namespace kinora::optim {
@@ -41,7 +42,7 @@ ops::OptimizerBucket PieceUpdates::stage(size_t bucket, const ops::OptimizerBuck
                  " bytes");
     const auto number = static_cast<int64_t>(room_of(pieces_.size()));
     const at::Tensor copy = rooms_.narrow(0, number * room + used, bytes).view(array.scalar_type());
-    used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    used += round_up(bytes, kAlignment);
     if (is_read) {
       staged.in.push_back({array, copy});
     }

@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_memory.h"
 #include "kinora/optim/held_weights.h"
 
@@ -20,7 +21,7 @@ constexpr size_t kExchangeRooms = 2;
 constexpr int64_t kSetAlignment = 256;
 
 int64_t padded(int64_t bytes) {
-  return (bytes + kSetAlignment - 1) / kSetAlignment * kSetAlignment;
+  return round_up(bytes, kSetAlignment);
 }
 
 int64_t padded_size_of(const std::vector<at::Tensor>& all) {

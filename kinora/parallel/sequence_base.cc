@@ -9,6 +9,7 @@
 
 #include "kinora/comm/differentiable.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/ops/attention.h"
 #include "kinora/ops/token_attention.h"
 #include "kinora/parallel/spans.h"
@@ -16,7 +17,7 @@
 namespace kinora::parallel {
 
 int64_t ShardedSequence::part_length(int64_t tokens_a_frame) const {
-  return (tokens_a_frame + group_.size() - 1) / group_.size();
+  return ceil_div(tokens_a_frame, group_.size());
 }
 
 at::Tensor ShardedSequence::enter(const at::Tensor& tokens) const {

@@ -6,6 +6,7 @@
 
 #include "kinora/comm/differentiable.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/parallel/spans.h"
 
 // Shapes: s tokens a frame here, P ranks, F = ceil(B T / P) frames a rank.
@@ -20,7 +21,7 @@ at::Tensor DspSequence::attend(const nn::SelfAttention& attention, const at::Ten
                "[sequence] dsp switches between space and time, but this model attends over all ",
                frames, " frames at once. Hint: parallel.sequence_scheme auto");
   const int64_t num_frames = x.size(0) * frames;
-  const int64_t own_frames = (num_frames + group().size() - 1) / group().size();
+  const int64_t own_frames = ceil_div(num_frames, group().size());
   const int64_t missing = own_frames * group().size() - num_frames;
   at::Tensor parts = x.to(attention.qkv.weight.value.scalar_type()).flatten(0, 1);
   if (missing > 0) {

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::parallel {
 namespace {
@@ -21,7 +22,7 @@ double real(int64_t value) {
 class Costs {
  public:
   Costs(const SequencePlan& plan, const SequenceFacts& facts) : plan_(plan), facts_(facts) {
-    const auto part_of = [&](int64_t tokens) { return (tokens + facts.ranks - 1) / facts.ranks; };
+    const auto part_of = [&](int64_t tokens) { return ceil_div(tokens, facts.ranks); };
     tokens_ = real(facts.batch *
                    (facts.num_frames * part_of(facts.tokens_a_frame) + part_of(facts.text_tokens)));
     part_ = tokens_ * real(facts.hidden * facts.element_bytes);
@@ -109,7 +110,7 @@ class Costs {
         hold(2 * part_);
         // The most that a rank computes over its fair share.
         const int64_t frames = facts_.batch * facts_.num_frames;
-        const int64_t most = (frames + facts_.ranks - 1) / facts_.ranks;
+        const int64_t most = ceil_div(frames, facts_.ranks);
         cost_.seconds += (real(most * facts_.ranks) / real(frames) - 1.0) * 3.0 *
                          (products(4) + attention(span));
         break;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::parallel {
 
@@ -52,7 +53,7 @@ WindowPlaces window_places(const nn::Windows& windows, int64_t num_frames,
   };
   const auto along = [&](int64_t count, int64_t window, at::IntArrayRef shape) {
     const at::Tensor i = at::arange(count, at::device(device).dtype(at::kLong)).view(shape);
-    return Along{(count + window - 1) / window, at::floor_divide(i, window), i.remainder(window)};
+    return Along{ceil_div(count, window), at::floor_divide(i, window), i.remainder(window)};
   };
   const auto [rows, columns, wt, wh, ww] = windows;
   const Along frame = along(num_frames, wt, {-1, 1, 1});

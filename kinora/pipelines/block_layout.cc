@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
+
 namespace kinora::pipelines {
 namespace {
 
@@ -11,7 +13,7 @@ namespace {
 constexpr int64_t kAlignedElements = 128;
 
 int64_t aligned(int64_t elements) {
-  return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
+  return round_up(elements, kAlignedElements);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "kinora/core/config.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/rounding.h"
 #include "kinora/core/text.h"
 #include "kinora/data/bucket.h"
 #include "kinora/data/cache_part.h"
@@ -319,7 +320,7 @@ class Encoder {
                  " samples suits one of data.buckets. Hint: kinora data check");
     for (Section& section : sections_) {
       section.first_part = num_parts_;
-      section.num_parts = (section.samples + part_samples(section) - 1) / part_samples(section);
+      section.num_parts = ceil_div(section.samples, part_samples(section));
       num_parts_ += section.num_parts;
     }
   }
@@ -423,7 +424,7 @@ class Encoder {
 
   [[nodiscard]] int64_t part_samples(const Section& section) const {
     const int64_t fitting = std::max<int64_t>(kPartBytes / bytes_of_sample(section.size.layout), 1);
-    return std::min(fitting, (num_samples_ + kMinParts - 1) / kMinParts);
+    return std::min(fitting, ceil_div(num_samples_, kMinParts));
   }
 
   [[nodiscard]] data::SampleSize sample_size(const Section& section) const {

@@ -10,6 +10,7 @@
 
 #include "kinora/checkpoint/late_tensor.h"
 #include "kinora/comm/group.h"
+#include "kinora/core/rounding.h"
 #include "kinora/models/text_encoders/text_encoder.h"
 #include "kinora/pipelines/block_layout.h"
 
@@ -34,7 +35,7 @@ class SharedBlocks {
  private:
   /// Elements of a block that each rank holds.
   [[nodiscard]] static int64_t part_of(int64_t room, int64_t ranks) {
-    return (room + ranks - 1) / ranks;
+    return ceil_div(room, ranks);
   }
   [[nodiscard]] const at::Tensor& room_of(int64_t block) const {
     return rooms_[static_cast<size_t>(block) % rooms_.size()];

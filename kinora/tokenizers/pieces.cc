@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::tokenizers {
 namespace {
@@ -55,7 +56,7 @@ Tokens encode_in_pieces(const Tokenizer& tokenizer, std::string_view text,
     const int64_t count = std::ssize(tokens.ids);
     const int64_t piece =
         std::max<int64_t>(options.piece.value_or(options.max_length.value_or(count)), 1);
-    const int64_t whole = (count + piece - 1) / piece * piece;
+    const int64_t whole = round_up(count, piece);
     tokens.ids.resize(static_cast<size_t>(std::min(whole, options.max_length.value_or(whole))),
                       *padding);
   }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kinora/core/log.h"
+#include "kinora/core/rounding.h"
 #include "kinora/inference/frozen_text_encoder.h"
 #include "kinora/inference/prompts.h"
 #include "kinora/inference/text_tokens.h"
@@ -48,7 +49,7 @@ void fill_null_caption(Run& run) {
   const data::Text& text = prompts.all.front().text;
   const at::Tensor states =
       at::tensor(text.tokens).view({-1, null.size(1)}).narrow(0, 0, text.length);
-  const int64_t pieces = (null.size(0) + text.length - 1) / text.length;
+  const int64_t pieces = ceil_div(null.size(0), text.length);
   null.copy_(states.repeat({pieces, 1}).narrow(0, 0, null.size(0)));
   const at::Tensor vector = run.trainable->model().null_vector();
   if (vector.defined()) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/inference/shown_samples.h"
 #include "kinora/io/clip_file.h"
 #include "kinora/io/file.h"
@@ -56,7 +57,7 @@ void SampleGrids::draw() {
   const optim::BoundWeights bound = arena.bind(
       arena.options().num_averages() == 0 ? optim::WeightSet::raw() : optim::WeightSet::average(0));
   const int64_t parts = mesh.data_ranks();
-  const int64_t own = (config.sample.count + parts - 1) / parts;
+  const int64_t own = ceil_div(config.sample.count, parts);
   const int64_t first = mesh.data_rank() * own;
   const inference::ShownSamples asked = inference::shown_samples(
       *run_.data.train, config, run_.text_encoder ? &run_.text_encoder->encoder : nullptr,

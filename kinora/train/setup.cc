@@ -8,6 +8,7 @@
 #include "kinora/core/build_info.h"
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
 #include "kinora/device/dry_run.h"
@@ -269,7 +270,7 @@ std::shared_ptr<ops::BlockKernels> set_path(models::Model& model, const RunConfi
 std::vector<int64_t> sample_shape(const RunConfig& config, const data::PixelSize& pixels) {
   const models::ModelConfig& model = config.model;
   const auto scaled = [](int64_t size, int64_t of_model, int64_t of_data) {
-    return (size * of_model + of_data - 1) / of_data;
+    return ceil_div(size * of_model, of_data);
   };
   std::vector<int64_t> shape = {model.in_channels,
                                 scaled(pixels.height, model.height, config.data.height),

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "kinora/core/rounding.h"
 #include "kinora/io/image.h"
 
 namespace kinora::apps {
@@ -49,7 +50,7 @@ std::string read_picture_bytes(const std::filesystem::path& path) {
   while (place + 8 <= all.size()) {
     const std::string name = all.substr(place + (is_png ? 4 : 0), 4);
     const size_t length = number(place + (is_png ? 0 : 4), is_png);
-    const size_t size = is_png ? length + 12 : 8 + (length + 1) / 2 * 2;
+    const size_t size = is_png ? length + 12 : 8 + round_up(length, 2);
     if (name != "tEXt" && name != "iTXt" && name != "XMP ") {
       rest += all.substr(place, size);
     }

@@ -10,6 +10,7 @@
 
 #include <unistd.h>
 
+#include "kinora/core/rounding.h"
 #include "kinora/io/file.h"
 #include "tests/places.h"
 
@@ -89,7 +90,7 @@ std::vector<std::byte> tar(
     const auto header_bytes = std::as_bytes(std::span(header));
     archive.insert(archive.end(), header_bytes.begin(), header_bytes.end());
     archive.insert(archive.end(), bytes.begin(), bytes.end());
-    archive.resize((archive.size() + kBlock - 1) / kBlock * kBlock);
+    archive.resize(round_up(archive.size(), kBlock));
   }
   archive.resize(archive.size() + 2 * kBlock);
   return archive;

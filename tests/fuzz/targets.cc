@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/data/index.h"
 #include "kinora/data/media_set.h"
 #include "kinora/data/table_rows.h"
@@ -81,7 +82,7 @@ void set_tar_sum(std::span<std::byte> header) {
 }
 
 Bytes tar_entry(const std::string& name, char type, const std::string& content) {
-  Bytes entry(kTarBlock + (content.size() + kTarBlock - 1) / kTarBlock * kTarBlock);
+  Bytes entry(kTarBlock + round_up(content.size(), kTarBlock));
   auto* text = reinterpret_cast<char*>(entry.data());
   std::snprintf(text, 100, "%s", name.c_str());
   std::snprintf(text + 124, 12, "%011zo", content.size());

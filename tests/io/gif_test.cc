@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/core/philox.h"
+#include "kinora/core/rounding.h"
 #include "kinora/io/animation.h"
 #include "kinora/io/palette.h"
 #include "kinora/io/video.h"
@@ -137,7 +138,7 @@ class Player {
         continue;
       }
       if (code == clear + 1) {
-        EXPECT_EQ((bit + 7) / 8, data.size());
+        EXPECT_EQ(ceil_div(bit, 8), data.size());
         break;
       }
       std::vector<uint8_t> string = before;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "kinora/core/philox.h"
+#include "kinora/core/rounding.h"
 #include "kinora/io/video.h"
 #include "tests/io/io_testing.h"
 #include "tests/io/video_testing.h"
@@ -85,8 +86,8 @@ TEST(Mp4Test, OddSidesArePadded) {
   for (const auto& [height, width] : {std::pair{47, 73}, {1, 1}, {2, 31}}) {
     const std::vector<std::byte> bytes = encode_mp4(draw_all(2, height, width), {.quality = 90});
     VideoFile file = VideoFile::open(bytes, "odd.mp4");
-    EXPECT_EQ(file.info().height, (height + 1) / 2 * 2);
-    EXPECT_EQ(file.info().width, (width + 1) / 2 * 2);
+    EXPECT_EQ(file.info().height, round_up(height, 2));
+    EXPECT_EQ(file.info().width, round_up(width, 2));
     EXPECT_EQ(file.check_frames(), 2);
   }
 }

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention.h"
 #include "kinora/kernels/elements.h"
 #include "tests/kernels/device_array.h"
@@ -171,7 +172,7 @@ struct HostProblem {
         key_offsets(c.key_offsets),
         key_lengths(c.key_lengths),
         by_query(c.key_blocks),
-        by_key(by_keys(c.key_blocks, (c.keys + BlockMask::kRows - 1) / BlockMask::kRows)) {}
+        by_key(by_keys(c.key_blocks, ceil_div(c.keys, BlockMask::kRows))) {}
 
   [[nodiscard]] Arrays arrays() {
     return {queries.data(),
@@ -445,7 +446,7 @@ bool has_masks() {
 
 /// Every so many of all pairs of blocks, and the diagonal.
 std::vector<std::vector<int32_t>> some_blocks(int64_t queries, int64_t keys, uint64_t each) {
-  const auto blocks = [](int64_t rows) { return (rows + BlockMask::kRows - 1) / BlockMask::kRows; };
+  const auto blocks = [](int64_t rows) { return ceil_div(rows, BlockMask::kRows); };
   std::vector<std::vector<int32_t>> lists(static_cast<size_t>(blocks(queries)));
   uint64_t state = 1;
   for (size_t i = 0; i < lists.size(); ++i) {

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/fp8_blocks.h"
 #include "tests/kernels/device_array.h"
 #include "tests/kernels/typed_values.h"
@@ -33,7 +34,7 @@ TEST_F(GpuFp8BlocksTest, SumsEqualTheCpu) {
         call.sums = sizes.sums;
         call.terms = sizes.terms;
         call.count = sizes.count;
-        call.pitch = (sizes.count + 127) / 128 * 128;
+        call.pitch = round_up(sizes.count, 128);
         call.scale = 0.3F;
         call.type = type;
         Bytes data(static_cast<size_t>(call.sums * call.terms * call.pitch));

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/weight_codes.h"
 #include "tests/kernels/device_array.h"
 #include "tests/kernels/typed_values.h"
@@ -35,7 +36,7 @@ TEST_F(GpuWeightCodesTest, EqualTheCpu) {
         for (size_t i = 0; i < codes.size(); ++i) {
           codes[i] = static_cast<uint8_t>(i * 37 + i / 97);
         }
-        Floats scales = random_values((call.count + call.group - 1) / call.group, 3);
+        Floats scales = random_values(ceil_div(call.count, call.group), 3);
         scales.back() *= 1e-20F;
         Bytes out(static_cast<size_t>(call.count) * size_of(type));
         const DeviceArray<uint8_t> gpu_codes(codes);

@@ -12,6 +12,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/matmul.h"
 #include "kinora/kernels/elements.h"
 #include "kinora/kernels/fp8.h"
@@ -100,8 +101,8 @@ inline double factor_at(const std::vector<float>& factors, Scaling scaling, int6
     case Scaling::kRow128:
       return factors[static_cast<size_t>(block * rows + row)];
     case Scaling::kBlock128: {
-      const int64_t num_blocks = (width + 127) / 128;
-      return factors[static_cast<size_t>(row / 128 * ((num_blocks + 3) / 4 * 4) + block)];
+      const int64_t num_blocks = ceil_div(width, 128);
+      return factors[static_cast<size_t>(row / 128 * round_up(num_blocks, 4) + block)];
     }
   }
   return 0.0;

@@ -1,4 +1,5 @@
 #include "kinora/kernels/weight_codes.h"
+#include "kinora/core/rounding.h"
 
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ struct Codes {
              .count = static_cast<int64_t>(in.size()),
              .group = format == WeightFormat::kNf4 ? kNf4Group : width} {
     codes.resize(static_cast<size_t>(code_bytes(format, call.count)));
-    scales.resize(static_cast<size_t>((call.count + call.group - 1) / call.group));
+    scales.resize(static_cast<size_t>(ceil_div(call.count, call.group)));
     call.codes = codes.data();
     call.scales = scales.data();
     quantise_weight(call, in.data());

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/device/dry_run.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/kernels/activation.h"
@@ -45,8 +46,8 @@ float factor_at(const float* factors, kernels::Scaling scaling, const Matrix& ma
     case kernels::Scaling::kRow128:
       return factors[block * matrix.rows + row];
     case kernels::Scaling::kBlock128: {
-      const int64_t blocks = (matrix.width + kernels::kScaleBlock - 1) / kernels::kScaleBlock;
-      return factors[row / kernels::kScaleBlock * ((blocks + 3) / 4 * 4) + block];
+      const int64_t blocks = ceil_div(matrix.width, kernels::kScaleBlock);
+      return factors[row / kernels::kScaleBlock * round_up(blocks, 4) + block];
     }
   }
   KINORA_UNREACHABLE("[test] scaling ", static_cast<int>(scaling));

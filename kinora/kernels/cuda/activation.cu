@@ -12,6 +12,7 @@
 // Exponentials of the 16-bit types are the hardware's (2 ulp of fp32), fp32's are the library's.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/activation.h"
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/elements.cuh"
@@ -366,10 +367,6 @@ __global__ void __launch_bounds__(kThreads, kBackward || sizeof(T) == 4 ? 2 : 3)
       call.partial[blockIdx.y * call.width + first_column + threadIdx.x] = total;
     }
   }
-}
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
 }
 
 int64_t rows_per_block(int64_t rows, int64_t width) {

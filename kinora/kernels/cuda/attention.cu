@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_plan.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
 #include "kinora/kernels/cuda/attention_wgmma.h"
@@ -131,8 +132,7 @@ __global__ void __launch_bounds__(kSumThreads)
 }
 
 cudaError_t sum_parts(const BackwardPlan& plan, cudaStream_t stream) {
-  const auto blocks =
-      static_cast<unsigned>((plan.dkv_floats / kWidth + kSumThreads - 1) / kSumThreads);
+  const auto blocks = static_cast<unsigned>(ceil_div(plan.dkv_floats / kWidth, kSumThreads));
   if (plan.call.shape.type == DType::kBF16) {
     sum_parts_kernel<attention::Bf16><<<blocks, kSumThreads, 0, stream>>>(plan);
   } else {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_wgmma.h"
 #include "kinora/kernels/cuda/attention_wgmma_backward.cuh"
 
@@ -384,7 +385,7 @@ cudaError_t launch(const Plan& plan, cudaStream_t stream) {
 }
 
 int blocks_of(int64_t rows) {
-  return static_cast<int>((rows + kBlockRows - 1) / kBlockRows);
+  return static_cast<int>(ceil_div(rows, kBlockRows));
 }
 
 }  // namespace

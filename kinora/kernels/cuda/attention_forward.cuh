@@ -18,6 +18,7 @@
 // registers) overlap them.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_plan.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
 
@@ -222,12 +223,11 @@ __global__ void __launch_bounds__(32 * ForwardTraits<kHeadDim>::kMaxWarps,
   const uint16_t* k = row_of(plan.call.k, keys.b, keys.begin, h);
   const uint16_t* v = row_of(plan.call.v, keys.b, keys.begin, h);
   const int tile_keys = plan.tile_keys;
-  const int num_tiles = (keys.count + tile_keys - 1) / tile_keys;
+  const int num_tiles = ceil_div(keys.count, tile_keys);
   const int pass_queries = plan.num_warps * kWarpQueries;
   const int first_query = group * plan.num_passes * pass_queries;
-  const int num_passes =
-      min(plan.num_passes,
-          (static_cast<int>(shape.query_length) - first_query + pass_queries - 1) / pass_queries);
+  const int num_passes = min(
+      plan.num_passes, ceil_div(static_cast<int>(shape.query_length) - first_query, pass_queries));
   const bool resident = num_tiles <= plan.num_stages;
   const int num_loads = resident ? num_tiles : num_tiles * num_passes;
 
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(32 * ForwardTraits<kHeadDim>::kMaxWarps,
     if (load < num_loads) {
       const int first_key = load_tile * tile_keys;
       const int count = min(tile_keys, keys.count - first_key);
-      const int num_chunks = (count + 15) / 16 * 16 * R::kChunks;
+      const int num_chunks = round_up(count, 16) * R::kChunks;
       const uint32_t stage = ring + load_slot * stage_bytes;
       copy_chunks<kHeadDim>(stage, k + first_key * plan.call.k.row_stride, plan.call.k.row_stride,
                             count, 0, num_chunks);
@@ -310,29 +310,28 @@ ForwardPlan plan_forward(const AttentionForward& call, const Gpu& gpu) {
   plan.scale_log2 = shape.scale * kLog2E;
   const auto queries = static_cast<int>(shape.query_length);
   const auto keys = static_cast<int>(shape.key_length);
-  plan.num_warps =
-      std::min(Traits::kMaxWarps, (queries + Traits::kWarpQueries - 1) / Traits::kWarpQueries);
-  plan.tile_keys = std::min(Traits::kMaxTileKeys, (keys + 15) / 16 * 16);
+  plan.num_warps = std::min(Traits::kMaxWarps, ceil_div(queries, Traits::kWarpQueries));
+  plan.tile_keys = std::min(Traits::kMaxTileKeys, round_up(keys, 16));
   while (2 * 2 * plan.tile_keys * Row<kHeadDim>::kPitch > gpu.shared_bytes) {
-    plan.tile_keys = (plan.tile_keys / 2 + 15) / 16 * 16;
+    plan.tile_keys = round_up(plan.tile_keys / 2, 16);
   }
-  const int num_tiles = (keys + plan.tile_keys - 1) / plan.tile_keys;
+  const int num_tiles = ceil_div(keys, plan.tile_keys);
   const int stage_bytes = 2 * plan.tile_keys * Row<kHeadDim>::kPitch;
   plan.num_stages = std::min(Traits::kStages, gpu.shared_bytes / stage_bytes);
   plan.num_stages = std::max(2, std::min(plan.num_stages, num_tiles));
   plan.shared_bytes = std::min(plan.num_stages, num_tiles) * stage_bytes;
   const auto heads = static_cast<int>(shape.batch * shape.heads);
   const int pass_queries = plan.num_warps * Traits::kWarpQueries;
-  const int num_passes = (queries + pass_queries - 1) / pass_queries;
+  const int num_passes = ceil_div(queries, pass_queries);
   // Keys that stay in shared memory are best used for all queries of the head, as long as there is
   // a block for every place.
   const int places = gpu.num_multiprocessors * Traits::kMinBlocks;
   plan.num_passes = 1;
   if (num_tiles <= plan.num_stages) {
-    const int wanted_groups = std::max(1, (4 * places + heads - 1) / heads);
+    const int wanted_groups = std::max(1, ceil_div(4 * places, heads));
     plan.num_passes = std::max(1, num_passes / wanted_groups);
   }
-  plan.num_groups = (num_passes + plan.num_passes - 1) / plan.num_passes;
+  plan.num_groups = ceil_div(num_passes, plan.num_passes);
   plan.num_blocks = heads * plan.num_groups;
   return plan;
 }

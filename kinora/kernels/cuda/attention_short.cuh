@@ -12,6 +12,7 @@
 // warps. 2.4 KB in and out a tensor and 80 (backward) products of m16n8k16 are 0.15 cycles a byte.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_plan.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
 
@@ -266,7 +267,7 @@ cudaError_t launch_short_kernel(const Call& call, Kernel kernel, int shared_byte
   if (error != cudaSuccess) {
     return error;
   }
-  const int64_t blocks = (call.shape.batch * call.shape.heads + kShortWarps - 1) / kShortWarps;
+  const int64_t blocks = ceil_div(call.shape.batch * call.shape.heads, kShortWarps);
   kernel<<<static_cast<unsigned>(blocks), 32 * kShortWarps, shared_bytes, stream>>>(call);
   return cudaGetLastError();
 }

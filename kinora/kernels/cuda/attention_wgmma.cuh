@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_tensor_map.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
 
@@ -29,7 +30,7 @@ inline constexpr int kBlockRows = static_cast<int>(BlockMask::kRows);
 inline constexpr int kBlockTiles = kBlockRows / kTileRows;
 
 [[nodiscard]] inline int64_t tiles_of(int64_t rows) {
-  return (rows + kTileRows - 1) / kTileRows;
+  return ceil_div(rows, kTileRows);
 }
 
 /// The tiles of a BlockMask's list of blocks. Of the last block of all rows, which have all_tiles,
@@ -52,7 +53,7 @@ struct ListedTiles {
 };
 
 template <int kHeadDim>
-inline constexpr int kPlanes = (kHeadDim + kPlaneElements - 1) / kPlaneElements;
+inline constexpr int kPlanes = ceil_div(kHeadDim, kPlaneElements);
 
 /// An operand in shared memory. `leading` and `stride`: bytes between 8 x 8 (swizzled: 8 x 16)
 /// matrices that are neighbours; which is which depends on the kind. `swizzle`: 0 none, 3 32 bytes.

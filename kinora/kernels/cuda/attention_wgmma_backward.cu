@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_wgmma.h"
 #include "kinora/kernels/cuda/attention_wgmma_backward.cuh"
 
@@ -701,7 +702,7 @@ cudaError_t launch_wgmma_backward(const AttentionBackward& call, void* workspace
   plan.num_tiles = static_cast<int>(padded_queries(call.shape) / kQueries);
   plan.num_heads = static_cast<int>(call.shape.batch * call.shape.heads);
   plan.heads_reciprocal =  // of one head: 0, since 2^32 does not fit
-      static_cast<uint32_t>(((int64_t{1} << 32) + call.shape.heads - 1) / call.shape.heads);
+      static_cast<uint32_t>(ceil_div(int64_t{1} << 32, call.shape.heads));
   plan.cluster = cluster_of(call.shape.key_length);
   plan.stats = static_cast<float2*>(workspace);
   return call.shape.head_dim == 64 ? launch<64>(plan, gpu, stream) : launch<72>(plan, gpu, stream);

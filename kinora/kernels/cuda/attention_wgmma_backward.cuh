@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_wgmma.cuh"
 
 /// What the backward kernels of all keys (attention_wgmma_backward.cu) and of blocks of keys
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kStatsThreads)
     const uint16_t* dout = row_of(call.dout, b, query, h);
     float sum = 0.0F;
 #pragma unroll
-    for (int c = 0; c < (kChunks + 3) / 4; ++c) {
+    for (int c = 0; c < ceil_div(kChunks, 4); ++c) {
       const int chunk = 4 * c + t;
       if (chunk < kChunks) {
         const uint4 x = *reinterpret_cast<const uint4*>(out + chunk * 8);
@@ -61,7 +62,7 @@ template <typename T, int kHeadDim>
 cudaError_t launch_stats(const AttentionBackward& call, int num_tiles, float2* stats,
                          cudaStream_t stream) {
   const int64_t quads = call.shape.batch * call.shape.heads * num_tiles * kTileRows;
-  const auto blocks = static_cast<unsigned>((quads * 4 + kStatsThreads - 1) / kStatsThreads);
+  const auto blocks = static_cast<unsigned>(ceil_div(quads * 4, kStatsThreads));
   stats_kernel<T, kHeadDim><<<blocks, kStatsThreads, 0, stream>>>(call, num_tiles, stats);
   return cudaGetLastError();
 }

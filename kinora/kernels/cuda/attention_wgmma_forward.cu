@@ -32,6 +32,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_tensor_map.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
 #include "kinora/kernels/cuda/attention_wgmma.cuh"
@@ -555,7 +556,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 int64_t items_of_head(const AttentionShape& shape, int subs) {
   const int64_t queries = static_cast<int64_t>(subs) * kConsumers * kTileRows;
-  return (shape.query_length + queries - 1) / queries;
+  return ceil_div(shape.query_length, queries);
 }
 
 template <typename T, int kHeadDim, int kSubs, bool kBlocks>
@@ -595,7 +596,7 @@ cudaError_t launch_typed(const AttentionForward& call, const Gpu& gpu, cudaStrea
   // more of the last items, and of the last round over the multiprocessors, empty.
   const auto cost = [&](int subs) {
     const int64_t items = call.shape.batch * call.shape.heads * items_of_head(call.shape, subs);
-    return subs * ((items + gpu.num_multiprocessors - 1) / gpu.num_multiprocessors);
+    return subs * ceil_div(items, gpu.num_multiprocessors);
   };
   // They also need two tiles of keys an item: its first step would else wait for the next queries
   // before it frees their buffer.

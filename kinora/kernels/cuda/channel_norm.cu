@@ -4,6 +4,7 @@
 // in registers between its sum and its result. Bound by memory.
 #include "kinora/kernels/cuda/channel_norm.h"
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/channel_norm.cuh"
 
 namespace kinora::kernels::cuda {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/channel_norm.h"
 #include "kinora/kernels/cuda/elements.cuh"
 
@@ -14,10 +15,6 @@ namespace kinora::kernels::cuda {
 constexpr int kChannelThreads = 256;
 constexpr int kPlacesUnroll = 4;
 constexpr int64_t kVectorBytes = 16;
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 constexpr int64_t vectors_of(int64_t channels, DType type) {
   return channels * (type == DType::kF32 ? 4 : 2) / kVectorBytes;
@@ -107,7 +104,7 @@ struct Lane {
     return place < end ? load_packed<T, kChannels>(in, at(place)) : Packed<T, kChannels>{};
   }
   [[nodiscard]] __device__ int num_places() const {
-    return begin < end ? static_cast<int>((end - begin + rows - 1) / rows) : 0;
+    return begin < end ? static_cast<int>(ceil_div(end - begin, rows)) : 0;
   }
 
   int64_t channels;       // of the tensor

@@ -5,6 +5,7 @@
 // depends on the sizes alone. Bound by memory: four vectors a thread in flight.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/elements.cuh"
 
@@ -18,10 +19,6 @@ constexpr int64_t kStrip = 256;          // columns that the plan counts with
 constexpr int64_t kTargetBlocks = 2048;  // enough for every GPU, whatever its size
 constexpr int64_t kMinRows = kWarps * kUnroll;
 constexpr int kFinalWarps = 32;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 /// Rows that a block adds up.
 int64_t rows_per_block(int64_t rows, int64_t width) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/diffusion_loss.h"
 #include "kinora/kernels/cuda/elements.cuh"
 
@@ -22,10 +23,6 @@ constexpr int64_t kBlockElements = int64_t{kThreads} * kWidth;
 constexpr int kFinalThreads = 1024;
 constexpr float kInverseLn2 = 1.4426950408889634F;
 constexpr unsigned kFullWarp = 0xffffffffU;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 int64_t blocks_of(int64_t sample_size) {
   return std::max(int64_t{1}, ceil_div(sample_size, kBlockElements));

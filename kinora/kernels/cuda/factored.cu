@@ -7,6 +7,8 @@
 // (CMakeLists.txt), so that results have the bits of the CPU's.
 #include "kinora/kernels/cuda/factored.h"
 
+#include "kinora/core/rounding.h"
+
 namespace kinora::kernels::cuda {
 namespace {
 
@@ -223,7 +225,7 @@ cudaError_t run_pass(FactoredPass pass, const FactoredTable& table, const Factor
       break;
     case FactoredPass::kMeanSquares:
     case FactoredPass::kMeanInstability: {
-      const int64_t blocks = (items + kFactoredThreads - 1) / kFactoredThreads;
+      const int64_t blocks = ceil_div(items, kFactoredThreads);
       mean_kernel<<<static_cast<unsigned>(blocks), kFactoredThreads, 0, stream>>>(table, control);
       break;
     }

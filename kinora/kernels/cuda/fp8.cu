@@ -11,6 +11,7 @@
 // is the largest.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/fp8_tile.cuh"
@@ -94,7 +95,7 @@ template <typename T>
 cudaError_t launch_array(const Quantise& call, int64_t stride, cudaStream_t stream) {
   const int64_t count = call.rows * call.width;
   constexpr int64_t kBlockElements = int64_t{kThreads} * kChunk * kLoads;
-  const int64_t blocks = std::min((count + kBlockElements - 1) / kBlockElements, kMaxBlocks);
+  const int64_t blocks = std::min(ceil_div(count, kBlockElements), kMaxBlocks);
   const bool aligned = is_aligned_to<16>(call.in) && is_aligned_to<8>(call.out.data);
   quantise_array_kernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
       call.in, count, {.width = call.width, .stride = stride}, call.out, aligned);
@@ -233,8 +234,8 @@ bool fits_tiles(int64_t rows, int64_t width) {
 }
 
 dim3 tile_grid(int64_t rows, int64_t width) {
-  return {static_cast<unsigned>((width + kTile - 1) / kTile),
-          static_cast<unsigned>((rows + kTile - 1) / kTile)};
+  return {static_cast<unsigned>(ceil_div(width, kTile)),
+          static_cast<unsigned>(ceil_div(rows, kTile))};
 }
 
 // --- Scales --------------------------------------------------------------------------------------
@@ -414,7 +415,7 @@ __global__ void __launch_bounds__(kThreads) block_quantise_kernel(const BlockQua
 }  // namespace
 
 size_t quantise_workspace_bytes(int64_t rows, int64_t width) {
-  return static_cast<size_t>((rows + kTile - 1) / kTile * width) * sizeof(float);
+  return static_cast<size_t>(ceil_div(rows, kTile) * width) * sizeof(float);
 }
 
 cudaError_t quantise(const Quantise& call, void* workspace, cudaStream_t stream) {
@@ -470,7 +471,7 @@ cudaError_t update_scales(const ScaleUpdate& call, cudaStream_t stream) {
     return cudaSuccess;
   }
   constexpr int64_t kTensors = kThreads / 32;
-  const int64_t blocks = (call.count + kTensors - 1) / kTensors;
+  const int64_t blocks = ceil_div(call.count, kTensors);
   update_scales_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(call);
   return cudaGetLastError();
 }

@@ -6,6 +6,7 @@
 // Products and sums are rounded one by one (no fused multiply-add), as on the CPU.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/fp8_blocks.h"
 #include "kinora/kernels/fp8.h"
@@ -64,7 +65,7 @@ template <typename T>
 cudaError_t launch(const BlockSums& call, cudaStream_t stream) {
   const bool aligned = is_aligned_to<16>(call.out) &&
                        (call.sums == 1 || call.count * static_cast<int64_t>(sizeof(T)) % 16 == 0);
-  const int64_t blocks = std::min((call.count + kBlockElements - 1) / kBlockElements, kMaxBlocks);
+  const int64_t blocks = std::min(ceil_div(call.count, kBlockElements), kMaxBlocks);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(call.sums));
   block_sums_kernel<T><<<grid, kThreads, 0, stream>>>(call, aligned);
   return cudaGetLastError();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/fp8.h"
 
@@ -21,7 +22,7 @@ constexpr int kTileSegment = 16;  ///< rows of one 16-byte store
 
 /// Bytes from one row of a tile to the next: whole sets of banks, as the exchange needs.
 constexpr int tile_pitch(int width) {
-  return (width + 127) / 128 * 128;
+  return round_up(width, 128);
 }
 
 /// Where byte `column` of a row of a tile lies.

@@ -2,6 +2,7 @@
 // of u and of v in a row; a block 256 of them, of as many rows as they fill. Bound by memory.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/gated_gelu.h"
 
@@ -10,10 +11,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWidth = 8;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 /// The share of a standard normal distribution below v, and its density there.
 __device__ __forceinline__ float share_below(float v) {
@@ -30,7 +27,7 @@ struct Vector {
   int count;  // elements, 0 where there is none
 
   __device__ Vector(int64_t rows, int64_t width) {
-    const int64_t vectors = (width + kWidth - 1) / kWidth;  // of a row
+    const int64_t vectors = ceil_div(width, kWidth);  // of a row
     const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
     row = i / vectors;
     column = i % vectors * kWidth;

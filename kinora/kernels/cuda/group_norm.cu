@@ -18,6 +18,7 @@
 // fp64. Bound by memory.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/async_copy.cuh"
 #include "kinora/kernels/cuda/channel_norm.cuh"
 #include "kinora/kernels/cuda/channel_norm.h"
@@ -316,7 +317,7 @@ __device__ __forceinline__ void write_gradients(const GroupNormBackward& call, c
 template <typename T>
 __device__ __forceinline__ Lane<T> lane_of_slab(const GroupNormShape& shape, int slab,
                                                 int slab_channels) {
-  const int64_t per_block = (shape.places + cluster_size() - 1) / cluster_size();
+  const int64_t per_block = ceil_div(shape.places, cluster_size());
   const int64_t first_place = cluster_rank() * per_block;
   return Lane<T>(kSlabThreads, shape.places, shape.channels,
                  static_cast<int64_t>(slab) * slab_channels, slab_channels / Lane<T>::kChannels,

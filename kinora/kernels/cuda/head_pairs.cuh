@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/qk_norm_rotary.h"
 
@@ -99,7 +100,7 @@ struct Lane {
   __device__ __forceinline__ Lane(int64_t head_dim, bool aligned) {
     const int half = static_cast<int>(head_dim / 2);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    lanes = kLanes > 0 ? kLanes : (half + kPairs - 1) / kPairs;
+    lanes = kLanes > 0 ? kLanes : ceil_div(half, kPairs);
     heads = 32 / lanes;
     head = lane / lanes;
     within = lane - head * lanes;

@@ -21,6 +21,7 @@
 // Limits: low_rank_supported.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_ops.cuh"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/low_rank.h"
@@ -191,10 +192,6 @@ struct Parts {
   int64_t num_strips;      // of columns
 };
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 Parts make_parts(int64_t rows, int64_t width) {
   Parts parts = {};
   parts.num_strips = ceil_div(width, kColumns);
@@ -242,7 +239,7 @@ __global__ void __launch_bounds__(kThreads) gradients_kernel(const Gradients cal
   const int64_t first_column = static_cast<int64_t>(blockIdx.x) * kColumns;
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * call.parts.rows_per_range;
   const int64_t end_row = min(first_row + call.parts.rows_per_range, call.rows);
-  const int steps = static_cast<int>((end_row - first_row + kRows - 1) / kRows);
+  const int steps = static_cast<int>(ceil_div(end_row - first_row, kRows));
   const bool wants_low = call.b != nullptr;
 
   const uint32_t base = shared_base();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/core/cuda.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/elements.h"
 #include "kinora/kernels/fp8.h"
 
@@ -163,7 +164,7 @@ class Bench {
         stream_(stream),
         a_(a_extent(plan->problem), plan->problem.a_type, stream),
         num_copies_(copies_of(context, plan->problem)),
-        b_stride_((b_extent(plan->problem) + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment),
+        b_stride_(round_up(b_extent(plan->problem), kCopyAlignment)),
         b_((num_copies_ - 1) * b_stride_ + b_extent(plan->problem), plan->problem.b_type, stream),
         d_(d_extent(plan->problem), plan->problem.d_type, stream),
         aux_(aux_extent(plan->problem), plan->problem.aux_type, stream),
@@ -288,7 +289,7 @@ class Bench {
   std::vector<char> rows_of(const RandomArray& array, DType type, int64_t rows, int64_t width,
                             int64_t row_stride) {
     const int64_t step = rows * width > kComparedWhole ? kRowStep : 1;
-    const auto count = static_cast<size_t>((rows + step - 1) / step);
+    const auto count = static_cast<size_t>(ceil_div(rows, step));
     const size_t row_bytes = static_cast<size_t>(width) * size_of(type);
     std::vector<char> values(count * row_bytes);
     KINORA_CUDA_CHECK(cudaMemcpy2DAsync(values.data(), row_bytes, array.data(),
@@ -343,8 +344,7 @@ bool sums_can_be_split(const MatmulProblem& problem) {
 /// mostly idle, and each is so long that halves are worth their addition.
 bool fills_poorly(const MatmulContext& context, const MatmulProblem& problem) {
   constexpr int64_t kTile = 128;
-  const int64_t num_tiles =
-      problem.batch * ((problem.m + kTile - 1) / kTile) * ((problem.n + kTile - 1) / kTile);
+  const int64_t num_tiles = problem.batch * ceil_div(problem.m, kTile) * ceil_div(problem.n, kTile);
   return sums_can_be_split(problem) && problem.k >= kMinSplitDepth &&
          num_tiles <= int64_t{4} * context.num_multiprocessors;
 }

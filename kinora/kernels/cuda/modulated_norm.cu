@@ -21,6 +21,7 @@
 // copy.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/modulated_norm.cuh"
 #include "kinora/kernels/cuda/modulated_norm.h"
@@ -129,10 +130,6 @@ cudaError_t launch_any(const ResidualNormForward& call, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 /// Blocks of a kernel that this device has at once.
 template <typename Kernel>
 int64_t blocks_at_once(Kernel kernel, int threads, size_t shared_bytes) {
@@ -170,7 +167,7 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
   plan.mean_factor = mean_factor(call);
   if constexpr (kWarpsPerRow == 1 && sizeof(T) == 2) {
     if (call.rows <= kFewRows && plan.vectors_aligned && call.h_fp8.transposed == nullptr) {
-      const auto blocks = static_cast<unsigned>((call.rows + kDirectRows - 1) / kDirectRows);
+      const auto blocks = static_cast<unsigned>(ceil_div(call.rows, kDirectRows));
       forward_direct_kernel<T, kChunks, kFull><<<blocks, kDirectRows * 32, 0, stream>>>(
           call, static_cast<uint32_t>(even_rows), static_cast<uint32_t>(odd_rows),
           plan.mean_factor);
@@ -233,7 +230,7 @@ cudaError_t launch_rows(const ResidualNormForward& call, cudaStream_t stream) {
 
 template <typename T>
 cudaError_t launch_forward(const ResidualNormForward& call, cudaStream_t stream) {
-  const int64_t chunks = (call.width + kChunk - 1) / kChunk;
+  const int64_t chunks = ceil_div(call.width, kChunk);
   if (!is_aligned_call(call) || chunks > 8 * 128) {
     return launch_any<T>(call, stream);
   }

@@ -24,6 +24,7 @@
 // that fits beside the ring; else a further kernel makes it of the first copy.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/async_copy.cuh"
 #include "kinora/kernels/cuda/fp8.h"
 #include "kinora/kernels/cuda/modulated_norm.cuh"
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   constexpr int kValues = 2 * kRows;
   constexpr int kPieces = sizeof(T) / 2;  // of 16 bytes, for eight values
   extern __shared__ uint4 ring[];
-  __shared__ float4 row_sums[2][kMaxThreads / 32][(kValues + 3) / 4];
+  __shared__ float4 row_sums[2][kMaxThreads / 32][ceil_div(kValues, 4)];
 
   const int width = static_cast<int>(call.width);
   const int num_active = width / kChunk;
@@ -503,7 +504,7 @@ template <typename T>
 cudaError_t launch_any(const ResidualNormBackward& call, void* workspace, cudaStream_t stream) {
   constexpr int64_t kBlocks = 4096;
   BackwardPlan plan = make_plan(call);
-  const int64_t column_blocks = (call.width + kAnyColumns - 1) / kAnyColumns;
+  const int64_t column_blocks = ceil_div(call.width, kAnyColumns);
   plan.ranges = make_ranges(call.rows, call.width, kUnit, kBlocks / column_blocks);
   auto* const partial = static_cast<float*>(workspace);
   auto* const row_sums = reinterpret_cast<float2*>(static_cast<char*>(workspace) +

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/modulated_norm.cuh"
 
 /// How modulated_norm_backward.cu cuts rows into ranges, and how the sums of a vector whose rows
@@ -131,18 +132,14 @@ __global__ void __launch_bounds__(1024)
   }
 }
 
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 int64_t num_threads(int64_t width) {
-  return std::min<int64_t>(round_up((width + kChunk - 1) / kChunk, 32), kMaxThreads);
+  return std::min<int64_t>(round_up(ceil_div(width, kChunk), 32), kMaxThreads);
 }
 
 /// The most ranges that rows of this width are cut into.
 int64_t max_ranges(int64_t rows, int64_t width) {
   const int64_t blocks = std::max<int64_t>(kRegisters / (128 * num_threads(width)), 1);
-  return std::clamp<int64_t>((rows + kUnit - 1) / kUnit, 1, kMultiprocessors * blocks);
+  return std::clamp<int64_t>(ceil_div(rows, kUnit), 1, kMultiprocessors * blocks);
 }
 
 int64_t partial_pitch(int64_t width) {
@@ -156,9 +153,9 @@ size_t partial_bytes(int64_t rows, int64_t width) {
 
 /// As many ranges as wanted; few rows: four a range until every multiprocessor has one, then eight.
 RowRanges make_ranges(int64_t rows, int64_t width, int64_t unit, int64_t wanted) {
-  const int64_t num_units = (rows + unit - 1) / unit;
+  const int64_t num_units = ceil_div(rows, unit);
   const int64_t enough =
-      std::max(std::min((rows + kUnit - 1) / kUnit, kMultiprocessors), rows / (2 * kUnit));
+      std::max(std::min(ceil_div(rows, kUnit), kMultiprocessors), rows / (2 * kUnit));
   const int64_t count = std::min({wanted, enough, max_ranges(rows, width), num_units});
   return {rows, unit, num_units, std::max<int64_t>(count, 1)};
 }
@@ -184,7 +181,7 @@ cudaError_t finish(const ResidualNormBackward& call, const BackwardPlan& plan, c
     const int64_t vectors = plan.rows_of_vectors.count(call.rows);
     const bool is_by_vector = vectors < plan.ranges.num_ranges;
     const int64_t blocks = is_by_vector ? vectors : plan.ranges.num_ranges - 1;
-    const int64_t column_blocks = (call.width + kFinishColumns - 1) / kFinishColumns;
+    const int64_t column_blocks = ceil_div(call.width, kFinishColumns);
     // Few vectors have many ranges each.
     const unsigned groups = vectors * 8 <= plan.ranges.num_ranges ? 8 : 2;
     finish_kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(column_blocks)),

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/block_codes.h"
 #include "kinora/kernels/cuda/optimizer.h"
 
@@ -81,12 +82,11 @@ bool is_aligned(const void* pointer) {
 }
 
 int64_t num_vectors(int64_t count) {
-  return (count + kWidth - 1) / kWidth;
+  return ceil_div(count, kWidth);
 }
 
 unsigned num_blocks(int64_t count) {
-  return static_cast<unsigned>(
-      std::min((num_vectors(count) + kThreads - 1) / kThreads, kMaxBlocks));
+  return static_cast<unsigned>(std::min(ceil_div(num_vectors(count), kThreads), kMaxBlocks));
 }
 
 __global__ void __launch_bounds__(kThreads)

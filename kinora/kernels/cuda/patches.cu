@@ -6,6 +6,7 @@
 // of a line in a warp). Bound by memory; both arrays together are a few megabytes.
 //
 // Limits: a sample has less than 2^31 elements.
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/patches.h"
 
@@ -122,8 +123,7 @@ cudaError_t launch(const Patches& patches, float* image, void* tokens, cudaStrea
     layout.stride[1] = 1;
     layout.stride[2] = width;
   }
-  const auto blocks = static_cast<unsigned>((total + int64_t{kThreads} * kWidth - 1) /
-                                            (int64_t{kThreads} * kWidth));
+  const auto blocks = static_cast<unsigned>(ceil_div(total, int64_t{kThreads} * kWidth));
   return with_type(patches.token_type, [&](auto example) {
     using T = decltype(example);
     patches_kernel<T, kToTokens><<<blocks, kThreads, 0, stream>>>(layout, is_aligned_to<16>(tokens),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/peers.h"
 
@@ -99,7 +100,7 @@ cudaError_t launch(const PeerScatter& scatter, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   const auto blocks =
-      static_cast<unsigned>(std::min<int64_t>(kBlocksAPeer, (vectors + kThreads - 1) / kThreads));
+      static_cast<unsigned>(std::min<int64_t>(kBlocksAPeer, ceil_div(vectors, kThreads)));
   const dim3 grid(blocks, static_cast<unsigned>(scatter.size - (scatter.skips_own ? 1 : 0)));
   peer_scatter_kernel<Vector><<<grid, kThreads, 0, stream>>>(scatter);
   return cudaGetLastError();
@@ -136,7 +137,7 @@ cudaError_t peer_sum(const PeerSum& sum, cudaStream_t stream) {
   if (sum.count == 0) {
     return cudaSuccess;
   }
-  const int64_t blocks = (sum.count / kAtOnce + kThreads - 1) / kThreads;
+  const int64_t blocks = ceil_div(sum.count / kAtOnce, kThreads);
   return with_type(sum.type, [&](auto example) {
     peer_sum_kernel<decltype(example)><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(sum);
     return cudaGetLastError();

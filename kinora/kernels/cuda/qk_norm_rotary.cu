@@ -17,6 +17,7 @@
 // Bound by memory: bf16 moves 4 bytes an element of q and k forward, 6 backward.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/head_pairs.cuh"
 #include "kinora/kernels/cuda/qk_norm_rotary.h"
@@ -35,10 +36,6 @@ __host__ __device__ constexpr int forward_unroll(size_t element_bytes, int lanes
   return lanes == 8 || lanes == 9 ? 3 : element_bytes == 2 ? 4 : 2;
 }
 constexpr int kBackwardUnroll = 2;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 /// Rows of a block, backward: a multiple of what its warps load at once.
 int64_t rows_per_block(int64_t rows, int64_t rows_at_once = 1) {

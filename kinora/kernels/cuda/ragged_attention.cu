@@ -10,6 +10,7 @@
 // operations), so mma.sync is enough.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/attention_tile.cuh"
 #include "kinora/kernels/cuda/ragged_attention.h"
 #include "kinora/kernels/cuda/random.h"
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 3) ragged_kernel(const RaggedAttenti
   const uint32_t queries = attention::shared_base();
   const uint32_t ring = queries + kQueryBytes;
   const uint32_t biases = queries + kBiasAt;
-  const int num_tiles = (count + kTileKeys - 1) / kTileKeys;
+  const int num_tiles = ceil_div(count, kTileKeys);
   const auto start_load = [&](int tile) {
     if (tile < num_tiles) {
       const int first = tile * kTileKeys;
@@ -257,7 +258,7 @@ cudaError_t launch(const RaggedAttention& call, cudaStream_t stream) {
     return error;
   }
   const dim3 grid(static_cast<unsigned>(call.texts * call.heads),
-                  static_cast<unsigned>((call.longest + kBlockQueries - 1) / kBlockQueries));
+                  static_cast<unsigned>(ceil_div(call.longest, kBlockQueries)));
   ragged_kernel<T><<<grid, kThreads, static_cast<size_t>(shared), stream>>>(call);
   return cudaGetLastError();
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
+
 namespace kinora::kernels::cuda {
 namespace {
 
@@ -89,7 +91,7 @@ cudaError_t random_fill(float* out, int64_t rows, int64_t row_size, const int64_
   const bool whole_vectors = row_size % 4 == 0 && first_element % 4 == 0 &&
                              reinterpret_cast<uintptr_t>(out) % sizeof(float4) == 0;
   const int64_t total = rows * (row_size / 4 + 2);
-  const int64_t blocks = std::min((total + kThreads - 1) / kThreads, kMaxBlocks);
+  const int64_t blocks = std::min(ceil_div(total, kThreads), kMaxBlocks);
   random_fill_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, cuda_stream>>>(
       out, rows, row_size, sample_index, seed, stream, step, first_element, distribution, scale,
       whole_vectors);

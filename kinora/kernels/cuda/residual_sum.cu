@@ -1,5 +1,6 @@
 // out = x + y + bias by columns, see kernels/residual_sum.h. A thread takes two vectors of 8
 // elements, loaded before the first is used. Bound by memory.
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/residual_sum.h"
 
@@ -14,7 +15,7 @@ constexpr int kUnroll = 2;
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     residual_sum_kernel(const ResidualSum call, bool aligned) {
-  const int64_t vectors = (call.width + kWidth - 1) / kWidth;  // of a row
+  const int64_t vectors = ceil_div(call.width, kWidth);  // of a row
   const int64_t start = static_cast<int64_t>(blockIdx.x) * kThreads * kUnroll + threadIdx.x;
   int64_t first[kUnroll];
   int64_t column[kUnroll];
@@ -61,12 +62,11 @@ cudaError_t residual_sum(const ResidualSum& call, cudaStream_t stream) {
   const bool aligned = call.width % kWidth == 0 && is_aligned_to<16>(call.x) &&
                        is_aligned_to<16>(call.y) && is_aligned_to<16>(call.bias) &&
                        is_aligned_to<16>(call.out);
-  const int64_t vectors = call.rows * ((call.width + kWidth - 1) / kWidth);
+  const int64_t vectors = call.rows * ceil_div(call.width, kWidth);
   constexpr int64_t kBlock = int64_t{kThreads} * kUnroll;
   return with_type(call.type, [&](auto example) {
     residual_sum_kernel<decltype(example)>
-        <<<static_cast<unsigned>((vectors + kBlock - 1) / kBlock), kThreads, 0, stream>>>(call,
-                                                                                          aligned);
+        <<<static_cast<unsigned>(ceil_div(vectors, kBlock)), kThreads, 0, stream>>>(call, aligned);
     return cudaGetLastError();
   });
 }

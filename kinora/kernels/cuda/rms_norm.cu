@@ -9,6 +9,7 @@
 // Wider rows: an element at a time, read twice.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/column_sums.h"
 #include "kinora/kernels/cuda/modulated_norm.cuh"
 #include "kinora/kernels/cuda/rms_norm.h"
@@ -21,10 +22,6 @@ constexpr int kWarps = kThreads / 32;
 constexpr int64_t kTargetBlocks = 1024;  // enough for every GPU, whatever its size
 constexpr int64_t kMaxWarpWidth = int64_t{5} * 32 * kChunk;
 constexpr int64_t kMaxWidth = int64_t{4} * kThreads * kChunk;
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 /// Rows of a block, backward: a multiple of those that it has at a time.
 int64_t rows_per_block(int64_t rows, int64_t width) {

@@ -8,6 +8,7 @@
 // A value is one product, rounded as on the CPU.
 #include <algorithm>
 
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/cuda/elements.cuh"
 #include "kinora/kernels/cuda/weight_codes.h"
 
@@ -104,8 +105,7 @@ template <typename T, WeightFormat kFormat>
 cudaError_t launch(const WeightCodes& call, void* out, int64_t width, int64_t gap,
                    cudaStream_t stream) {
   constexpr int64_t kElements = int64_t{kThreads} * kChunk<kFormat>;
-  const auto blocks =
-      static_cast<unsigned>(std::min((call.count + kElements - 1) / kElements, kMaxBlocks));
+  const auto blocks = static_cast<unsigned>(std::min(ceil_div(call.count, kElements), kMaxBlocks));
   dequantise_kernel<T, kFormat>
       <<<blocks, kThreads, 0, stream>>>(call, out, width, gap, call.group % kChunk<kFormat> == 0);
   return cudaGetLastError();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::models {
 namespace {
@@ -34,9 +35,7 @@ int64_t shared_frames(const LatentSpace& space) {
 /// Latent frames of clips that fit, else of those a little shorter.
 int64_t floor_latents(const LatentSpace& space, int64_t frames) {
   const int64_t f = space.frame_compression;
-  const auto of_chunk = [&](int64_t n) {
-    return space.first_frame_alone ? (n + f - 1) / f : n / f;
-  };
+  const auto of_chunk = [&](int64_t n) { return space.first_frame_alone ? ceil_div(n, f) : n / f; };
   if (frames == 1 || space.chunk_frames == 0) {
     return frames == 1 ? 1 : of_chunk(frames);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/models/layers/band_layers.h"
 #include "kinora/ops/channel_norm.h"
 #include "kinora/ops/edges.h"
@@ -115,7 +116,7 @@ int64_t BandNet::rows_around(const StreamedPart& part) const {
 
 bool BandNet::fits(const ClipSize& in, const StreamedPart& part, int64_t bytes) const {
   ClipSize window = in;
-  window.rows = std::min(in.rows, (in.rows + part.bands - 1) / part.bands + 2 * rows_around(part));
+  window.rows = std::min(in.rows, ceil_div(in.rows, part.bands) + 2 * rows_around(part));
   window.frames = std::min(in.frames, part.frames);
   int64_t remembered = 0;
   int64_t most = 0;
@@ -251,7 +252,7 @@ nn::BandPlan BandNet::piece_plan(const ClipSize& in, int64_t frames, const nn::B
                                  bool with_gradients) const {
   nn::BandStage stage = piece_stage(in, frames);
   for (nn::BandNeed& need : stage.needs) {
-    need.kept *= (in.frames + frames - 1) / frames;
+    need.kept *= ceil_div(in.frames, frames);
   }
   return nn::plan_bands({std::move(stage)}, limits, with_gradients);
 }

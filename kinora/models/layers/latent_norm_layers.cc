@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::models {
 namespace {
@@ -79,7 +80,7 @@ nn::Bands LatentNorm::forward_silu(nn::Bands x, const ClipMemory* memory) const 
     if (scale_ != nullptr) {
       rows_each = x.num_rows() / memory->piece.size(kPieceRowsDim);
       const int64_t first = x.begin(i) / rows_each;
-      const int64_t end = (x.end(i) + rows_each - 1) / rows_each;
+      const int64_t end = ceil_div(x.end(i), rows_each);
       also.push_back(memory->piece.narrow(kPieceRowsDim, first, end - first));
       begin = x.begin(i) - first * rows_each;
     }

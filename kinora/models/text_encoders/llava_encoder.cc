@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::models {
 namespace {
@@ -46,7 +47,7 @@ int64_t LlavaEncoder::num_places() const {
 }
 
 TokensBeside LlavaEncoder::beside() const {
-  const int64_t of_picture = (num_places() + config_.stride - 1) / config_.stride;
+  const int64_t of_picture = ceil_div(num_places(), config_.stride);
   return {.tokens = 0, .states = of_picture - config_.tokens_before - config_.tokens_behind};
 }
 

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 // Shapes: T rows of all texts, b texts of a group, L its length, H heads, D channels of a head.
 
@@ -28,10 +29,6 @@ namespace {
 /// 64 heads of T5-XXL in 16 bits that is 256 MiB.
 constexpr int64_t kMostScores = int64_t{1} << 21;
 constexpr int64_t kGpuUnit = 64;
-
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
 
 /// The numbers of the texts of each group: lengths that are the same when rounded up, kMostScores.
 std::vector<std::vector<size_t>> grouped(const std::vector<int64_t>& lengths, int64_t unit) {

@@ -1,5 +1,6 @@
 #include <string>
 
+#include "kinora/core/rounding.h"
 #include "kinora/models/transformers/dit.h"
 
 namespace kinora::models {
@@ -50,7 +51,7 @@ std::vector<nn::BucketSpec> dit_buckets(int64_t depth) {
 }
 
 DiTBlockBuckets dit_block_buckets(int64_t depth, int64_t block) {
-  const int64_t num_slabs = (depth + kBlocksPerSlab - 1) / kBlocksPerSlab;
+  const int64_t num_slabs = ceil_div(depth, kBlocksPerSlab);
   return {.modulation = 1 + block / kBlocksPerSlab,  // behind the embedders
           .block = 1 + num_slabs + block,
           .opens_slab = block % kBlocksPerSlab == 0,

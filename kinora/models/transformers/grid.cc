@@ -1,19 +1,14 @@
 #include "kinora/models/transformers/grid.h"
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 
 namespace kinora::models {
-namespace {
-
-int64_t divided_up(int64_t value, int64_t by) {
-  return (value + by - 1) / by;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Grid grid_of(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
-  return {divided_up(config.frames, own.patch_frames), config.height / own.patch,
+  return {ceil_div(config.frames, own.patch_frames), config.height / own.patch,
           config.width / own.patch};
 }
 
@@ -25,8 +20,8 @@ Grid grid_of(const ModelConfig& config, const at::Tensor& x_t) {
                ", height, width], got ", sizes);
   const TransformerConfig& own = config.transformer;
   const int64_t frames = sizes.size() == 4 ? 1 : sizes[2];
-  return {divided_up(frames, own.patch_frames), divided_up(sizes[sizes.size() - 2], own.patch),
-          divided_up(sizes.back(), own.patch)};
+  return {ceil_div(frames, own.patch_frames), ceil_div(sizes[sizes.size() - 2], own.patch),
+          ceil_div(sizes.back(), own.patch)};
 }
 
 }  // namespace kinora::models

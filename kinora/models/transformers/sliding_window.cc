@@ -11,6 +11,7 @@
 #include <array>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/attention.h"
 
 // Shapes: N the clip's tokens, M tiles, K blocks of tokens.
@@ -56,7 +57,7 @@ SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& windo
   std::array<at::Tensor, kClipAxes> within_it;  // likewise
   const std::array<at::Tensor, kClipAxes> tokens = places_of(clip);
   for (size_t axis = 0; axis < kClipAxes; ++axis) {
-    tiles[axis] = (clip[axis] + tile[axis] - 1) / tile[axis];
+    tiles[axis] = ceil_div(clip[axis], tile[axis]);
     tile_of[axis] = tokens[axis].floor_divide(tile[axis]);
     within_it[axis] = tokens[axis].remainder(tile[axis]);
   }
@@ -82,7 +83,7 @@ SlidingWindow::SlidingWindow(const Grid& grid, const std::vector<int64_t>& windo
   // Tiles of which a block has tokens.
   const int64_t all = order_.numel() + others;
   const int64_t rows = kernels::BlockMask::kRows;
-  at::Tensor has = at::zeros({(all + rows - 1) / rows, num_tiles + 1}, at::kFloat);
+  at::Tensor has = at::zeros({ceil_div(all, rows), num_tiles + 1}, at::kFloat);
   const at::Tensor tile_numbers =
       at::cat({numbers.index_select(0, order_), at::full({others}, num_tiles, at::kLong)});
   has.index_put_({at::arange(all, at::kLong).floor_divide(rows), tile_numbers},
@@ -105,7 +106,7 @@ const SlidingWindow& SlidingWindows::of(const Grid& grid, int64_t others, at::De
   if (others > 0) {  // masks are of whole blocks: the same for all that end in the same one
     constexpr int64_t kRows = kernels::BlockMask::kRows;
     const int64_t own = grid.frames * grid.tokens_a_frame();
-    others = (own + others + kRows - 1) / kRows * kRows - own;
+    others = round_up(own + others, kRows) - own;
   }
   const std::array<int64_t, 4> key = {grid.frames, grid.rows, grid.columns, others};
   const auto found = made_.find(key);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/rounding.h"
 #include "kinora/kernels/attention.h"
 #include "kinora/nn/sequence.h"
 #include "tests/error_of.h"
@@ -70,7 +71,7 @@ at::Tensor blocks_as_written(const Grid& grid, const std::vector<int64_t>& windo
                                           : std::array<int64_t, 3>{1, 8, 16};
   using Tile = std::array<int64_t, 3>;
   const int64_t own = grid.frames * grid.tokens_a_frame();
-  const int64_t count = (own + others + kRows - 1) / kRows;
+  const int64_t count = ceil_div(own + others, kRows);
   std::vector<std::set<Tile>> tiles(static_cast<size_t>(count));
   std::vector<bool> has_others(static_cast<size_t>(count), false);
   std::map<Tile, std::vector<Tile>> tokens;  // of each tile

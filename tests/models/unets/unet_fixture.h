@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kinora/core/rounding.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/safetensors.h"
 #include "kinora/models/families.h"
@@ -139,7 +140,7 @@ inline void set_packed_weights(nn::Module& module, at::Device device = at::kCPU,
       parameters, [](const nn::NamedParameter& named) { return named.parameter->frozen; });
   constexpr int64_t kAlignment = 32;  // elements
   const auto room_of = [](const nn::Parameter& parameter) {
-    return (parameter.numel() + kAlignment - 1) / kAlignment * kAlignment;
+    return round_up(parameter.numel(), kAlignment);
   };
   int64_t numel = 0;
   for (const auto& [path, parameter] : parameters) {
