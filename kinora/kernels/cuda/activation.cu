@@ -2,13 +2,12 @@
 // code with other constants. Two layouts:
 //  - Outputs that lie as u does: a block takes 2048 vectors of 8 elements in a row, a thread 4 of
 //    them, all loaded before the first is used.
-//  - With a transposed copy or a bias gradient: a block walks down a strip of 64 columns in tiles
-//  of
-//    128 rows, of which it loads the next before it computes one (fp32 has too few registers for
-//    that). A thread takes 4 rows of 8 columns, adds up its columns in registers, and turns the
-//    quantised 4 x 4 corners into words of a column, which meet in shared memory so that a column
-//    of a tile leaves as 128 bytes. The strips' sums are written per block and added by a second
-//    kernel (column_sums.cu), in an order that the sizes alone decide.
+//  - With a transposed copy or a bias gradient: a block walks down a strip of 64 columns, a tile of
+//    128 rows at a time. It loads the next tile before it computes one (but in fp32, for want of
+//    registers). A thread takes 4 rows of 8 columns, adds up its columns in registers, and turns
+//    the quantised 4 x 4 corners into words of a column, which meet in shared memory so that a
+//    column of a tile leaves as 128 bytes. The strips' sums are written per block and added by a
+//    second kernel (column_sums.cu), in an order that the sizes alone decide.
 // Exponentials of the 16-bit types are the hardware's (2 ulp of fp32), fp32's are the library's.
 #include <algorithm>
 
