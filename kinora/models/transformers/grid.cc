@@ -4,7 +4,6 @@
 #include "kinora/core/rounding.h"
 
 namespace kinora::models {
-namespace {}  // namespace
 
 Grid grid_of(const ModelConfig& config) {
   const TransformerConfig& own = config.transformer;
