@@ -33,7 +33,7 @@ class OverLink : public comm::Pending {
 }  // namespace
 
 DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replicate,
-                           const DataParallelOptions& options)
+                           device::Stopwatch& waiting, const DataParallelOptions& options)
     : arena_(arena),
       replicate_(replicate),
       torus_(
@@ -41,7 +41,7 @@ DataParallel::DataParallel(const optim::Arena& arena, const comm::Group& replica
       exact_(options.fp8_across ? comm::torus_of_hosts(arena.options().sharding.group) : torus_),
       options_(options),
       lanes_(optim::kRingBuffers),
-      waiting_(arena.options().device) {
+      waiting_(waiting) {
   KINORA_CHECK(options.reduce_type == at::kFloat || options.reduce_type == at::kBFloat16, kConfig,
                "[data_parallel] gradients are reduced in fp32 or bf16, got ", options.reduce_type);
   const std::vector<optim::Bucket>& buckets = arena.buckets();

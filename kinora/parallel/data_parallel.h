@@ -63,7 +63,8 @@ struct DataParallelOptions {
 class DataParallel {
  public:
   /// Both are borrowed, and outlive this. kConfig.
-  DataParallel(const optim::Arena& arena, const comm::Group& replicate,
+  /// waiting: borrowed; for how long computation waits for communication.
+  DataParallel(const optim::Arena& arena, const comm::Group& replicate, device::Stopwatch& waiting,
                const DataParallelOptions& options);
 
   /// What the model must call (models::Model::tell_buckets). Borrows this.
@@ -97,10 +98,6 @@ class DataParallel {
   /// The masters have changed: what forward reads is out of date until the next pass or refresh().
   void weights_changed() { is_stale_ = true; }
   void refresh();
-
-  /// Nanoseconds for which computation has waited for communication so far, in steps: as
-  /// device::Stopwatch::total.
-  [[nodiscard]] at::Tensor waited() const { return waiting_.total(); }
 
   [[nodiscard]] const comm::Group& shard_group() const { return arena_.options().sharding.group; }
 
@@ -176,7 +173,7 @@ class DataParallel {
   std::deque<Reduction> reducing_;            // by age
   std::vector<comm::Work> replicating_;
   std::vector<Lane> lanes_;
-  device::Stopwatch waiting_;  // of waits and what is done between them
+  device::Stopwatch& waiting_;  // of waits and what is done between them
 };
 
 }  // namespace kinora::parallel

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "kinora/core/error.h"
@@ -175,11 +176,19 @@ void PipelineLinks::send(const comm::Group& link, const Streams& tensors, int64_
   }
 }
 
+void PipelineLinks::receive(const comm::Group& link, const at::Tensor& tensor, int64_t rank) {
+  std::optional<device::Lap> lap;
+  if (waiting_ != nullptr) {
+    lap.emplace(*waiting_);
+  }
+  link.receive(tensor, rank);
+}
+
 PipelineLinks::Streams PipelineLinks::receive_streams(int64_t stage, const Streams& like) {
   Streams streams;
   for (const at::Tensor& tensor : like) {
     streams.push_back(at::empty_like(tensor.detach(), at::MemoryFormat::Contiguous));
-    link(false, stage - 1).receive(streams.back(), plan_.rank_of(stage - 1));
+    receive(link(false, stage - 1), streams.back(), plan_.rank_of(stage - 1));
   }
   return streams;
 }
@@ -190,7 +199,7 @@ void PipelineLinks::send_streams(int64_t stage, const Streams& streams) {
 
 at::Tensor PipelineLinks::receive_outline(int64_t stage, at::Device device) {
   at::Tensor outline = at::empty({kMaxDims + 3}, at::device(device).dtype(at::kLong));
-  link(false, stage - 1).receive(outline, plan_.rank_of(stage - 1));
+  receive(link(false, stage - 1), outline, plan_.rank_of(stage - 1));
   outline = outline.cpu();
   const auto* const values = outline.const_data_ptr<int64_t>();
   return at::empty({}, at::device(device).dtype(static_cast<at::ScalarType>(values[0])))
@@ -216,7 +225,7 @@ PipelineLinks::Streams PipelineLinks::receive_gradients(int64_t stage, const Str
   Streams gradients;
   for (const at::Tensor& tensor : like) {
     gradients.push_back(at::empty_like(tensor.detach(), at::MemoryFormat::Contiguous));
-    link(true, stage).receive(gradients.back(), plan_.rank_of(stage + 1));
+    receive(link(true, stage), gradients.back(), plan_.rank_of(stage + 1));
   }
   return gradients;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kinora/comm/group.h"
+#include "kinora/device/stopwatch.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/diffusion/step_cache.h"
 #include "kinora/nn/module.h"
@@ -103,16 +104,20 @@ class PipelineLinks {
   void send_gradients(int64_t stage, const Streams& gradients);
   /// Waits for what was sent.
   void finish();
+  /// What adds up from now on for how long computation waits for what it receives: borrowed.
+  void time_waits(device::Stopwatch* waiting) { waiting_ = waiting; }
 
  private:
   /// Between `stage` and the next.
   [[nodiscard]] const comm::Group& link(bool of_gradients, int64_t stage) const;
   void send(const comm::Group& link, const Streams& tensors, int64_t rank);
+  void receive(const comm::Group& link, const at::Tensor& tensor, int64_t rank);
 
   comm::Group group_;
   StagePlan plan_;
   std::array<comm::Group, 4> links_;  // streams, gradients; and both of the way around
   std::deque<std::pair<comm::Work, at::Tensor>> sent_;
+  device::Stopwatch* waiting_ = nullptr;
 };
 
 /// A stage's blocks in one pass: receives what they read, sends what they make, and keeps both ends

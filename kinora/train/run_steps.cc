@@ -86,8 +86,8 @@ void RunSteps::begin(StepSamples samples) {
   if (self_test_ && !in_backward) {
     self_test_->see_gradients(run_.trainable->arena());
   }
-  if (const auto* parallel = boosted.parallel(); parallel != nullptr) {
-    pending.waited = parallel->waited();
+  if (!boosted.is_alone() || boosted.parallel() != nullptr) {
+    pending.waited = boosted.waited();
   }
   pending.number =
       within_memory(pending.step, Part::kUpdate, [&] { return boosted.enqueue_update(loss); });

@@ -50,7 +50,7 @@ class RunSteps {
     int64_t number;  ///< the optimizer's
     double lr;
     StepSamples samples;
-    at::Tensor waited;  ///< DataParallel::waited() at its end; undefined alone
+    at::Tensor waited;  ///< Boosted::waited() at its end; undefined: there is nothing to wait for
   };
 
   [[noreturn]] void stop_at_loss(const PendingStep& pending, double loss);

@@ -14,9 +14,7 @@
 
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/checkpoint/checkpoint.h"
-#include "kinora/checkpoint/frozen.h"
 #include "kinora/checkpoint/model_weights.h"
-#include "kinora/checkpoint/writer.h"
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
 #include "tests/error_of.h"
@@ -229,11 +227,7 @@ TEST(PipelineRanksTest, CheckpointsGoOnInAnyLayout) {
             TinyRun run(in_layout(config, from), world);
             run.step(&ignored);
             run.step(&ignored);
-            checkpoint::TrainingState state;
-            state.step = 2;
-            state.optimizer = run.trainable.optimizer().state();
-            state.frozen = checkpoint::frozen_of(run.trainable.arena());
-            const auto path = checkpoint::save(own, run.trainable.arena(), state, world);
+            const auto path = run.save(own, world);
             const auto all = [](TinyRun& of, optim::Role role) {
               std::vector<at::Tensor> values;
               for (const auto& [name, parameter] : of.trainable.model().named_parameters()) {

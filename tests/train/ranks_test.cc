@@ -472,24 +472,28 @@ TEST(RanksBucketsTest, LargerOnesGiveTheSameBitsWithFewerCalls) {
 
 TEST(RanksTimesTest, WaitingIsCounted) {
   comm::run_on_ranks(2, [](const comm::Group& world) {
-    RunConfig config = tiny();
-    config.parallel.zero_stage = 2;
-    TinyRun run(config, world);
-    Outcome outcome;
-    run.step(&outcome);
-    const parallel::DataParallel& ranks = *run.trainable.boosted().parallel();
-    const int64_t before = ranks.waited().item<int64_t>();
-    world.barrier();
-    constexpr std::chrono::milliseconds kLate(300);
-    if (world.rank() == 1) {
-      std::this_thread::sleep_for(kLate);
-    }
-    run.step(&outcome);
-    const std::chrono::nanoseconds waited(ranks.waited().item<int64_t>() - before);
-    if (world.rank() == 0) {
-      EXPECT_GE(waited, kLate / 10);
-    } else {
-      EXPECT_GT(waited.count(), 0);
+    for (const PluginConfig& parallel :
+         {PluginConfig{.zero_stage = 2}, PluginConfig{.pp_size = 2}}) {
+      SCOPED_TRACE(parallel.pp_size);
+      RunConfig config = tiny();
+      config.parallel = parallel;
+      TinyRun run(config, world);
+      const Boosted& boosted = run.trainable.boosted();
+      Outcome outcome;
+      run.step(&outcome);
+      const int64_t before = boosted.waited().item<int64_t>();
+      world.barrier();
+      constexpr std::chrono::milliseconds kLate(300);
+      if (world.rank() == 1) {
+        std::this_thread::sleep_for(kLate);
+      }
+      run.step(&outcome);
+      const std::chrono::nanoseconds waited(boosted.waited().item<int64_t>() - before);
+      if (world.rank() == 0) {
+        EXPECT_GE(waited, kLate / 10);
+      } else {
+        EXPECT_GT(waited.count(), 0);
+      }
     }
   });
 }

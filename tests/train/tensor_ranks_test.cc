@@ -11,9 +11,7 @@
 
 #include "kinora/checkpoint/agreement.h"
 #include "kinora/checkpoint/checkpoint.h"
-#include "kinora/checkpoint/frozen.h"
 #include "kinora/checkpoint/model_weights.h"
-#include "kinora/checkpoint/writer.h"
 #include "kinora/models/model.h"
 #include "tests/comm/ranks.h"
 #include "tests/data/files.h"
@@ -239,11 +237,7 @@ TEST(TensorRanksTest, CheckpointsGoOnInAnyLayout) {
             TinyRun run(in_layout(config, from), world);
             run.step(&ignored);
             run.step(&ignored);
-            checkpoint::TrainingState state;
-            state.step = 2;
-            state.optimizer = run.trainable.optimizer().state();
-            state.frozen = checkpoint::frozen_of(run.trainable.arena());
-            const auto path = checkpoint::save(own, run.trainable.arena(), state, world);
+            const auto path = run.save(own, world);
             const auto all = [](TinyRun& of, optim::Role role) {
               std::vector<at::Tensor> values;
               for (const auto& [name, parameter] : of.trainable.model().named_parameters()) {

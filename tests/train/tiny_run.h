@@ -10,9 +10,14 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "kinora/checkpoint/checkpoint.h"
+#include "kinora/checkpoint/frozen.h"
+#include "kinora/checkpoint/writer.h"
 #include "kinora/device/device.h"
 #include "kinora/ops/random.h"
 #include "kinora/train/bench/benchmark.h"
@@ -160,19 +165,43 @@ class TinyRun {
     trainable.arena().reset_averages();
   }
 
-  /// The loss of the next step, whose gradients are there.
-  at::Tensor forward_backward() {
-    return step_.forward_backward(batches_of(config_, mesh_, steps_), steps_);
+  /// The loss of the next step, whose gradients are there. Not finite: its first sample is not.
+  at::Tensor forward_backward(bool is_finite = true) {
+    trainable.boosted().begin_update(1e-2);
+    const std::vector<data::Batch> batches = batches_of(config_, mesh_, steps_);
+    if (!is_finite && mesh_.data_rank() == 0) {
+      batches.front().images[0].fill_(std::numeric_limits<float>::quiet_NaN());
+    }
+    return step_.forward_backward(batches, steps_);
   }
 
-  void step(Outcome* outcome) {
-    trainable.boosted().begin_update(1e-2);
-    const at::Tensor loss = forward_backward();
+  /// The update of that.
+  void update(const at::Tensor& loss, Outcome* outcome) {
     const optim::StepResult result =
         trainable.optimizer().wait_report(trainable.boosted().enqueue_update(loss));
     outcome->losses.push_back(result.loss);
     outcome->norms.push_back(result.grad_norm);
     ++steps_;
+  }
+
+  void step(Outcome* outcome, bool is_finite = true) {
+    update(forward_backward(is_finite), outcome);
+  }
+
+  /// A checkpoint in `folder`; its path. All ranks call it, and what follows.
+  std::filesystem::path save(const std::filesystem::path& folder, const comm::Group& world) {
+    checkpoint::TrainingState state;
+    state.step = steps_;
+    state.optimizer = trainable.optimizer().state();
+    state.frozen = checkpoint::frozen_of(trainable.arena());
+    return checkpoint::save(folder, trainable.arena(), state, world);
+  }
+
+  /// From a checkpoint of any layout.
+  void resume(const std::filesystem::path& path, const comm::Group& world) {
+    const checkpoint::TrainingState state = checkpoint::load(path, trainable.arena(), world);
+    trainable.optimizer().restore(state.optimizer);
+    steps_ = state.step;
   }
 
   at::Tensor all(optim::Role role) {

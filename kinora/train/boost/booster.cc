@@ -114,12 +114,13 @@ Boosted::Boosted(std::unique_ptr<Boostable> model, const BoosterOptions& options
                           [](const optim::Bucket& bucket) { return !bucket.owns_compute; })) {
     model_->trained_weights_take_turns();
   }
+  waiting_ = std::make_unique<device::Stopwatch>(device);
   ops::BucketHook hook;
   if (mesh_.gradient_ranks() > 1 || optimizer.offload_weights > 0.0 || optimizer.in_backward) {
     // Alone, with weights that come one by one: each when its own update is done.
     waits_by_bucket_ = mesh_.gradient_ranks() == 1 && optimizer_->runs_beside();
     parallel_ = std::make_unique<parallel::DataParallel>(
-        *arena_, mesh_.group(parallel::Axis::kReplicate),
+        *arena_, mesh_.group(parallel::Axis::kReplicate), *waiting_,
         parallel::DataParallelOptions{
             .reduce_type = inference::compute_type(options.plugin_config.reduce_type),
             .fp8_across = options.plugin_config.fp8_across,
@@ -362,9 +363,11 @@ at::Tensor Boosted::end_step() {
     parallel_->add_over_samples(loss_);
   }
   if (arena_->options().tensor.size() > 1) {
+    const device::Lap lap(*waiting_);
     parallel::add_partial_gradients(*arena_);
   }
   if (const comm::Group& pipeline = arena_->options().pipeline; pipeline.size() > 1) {
+    const device::Lap lap(*waiting_);
     pipeline.all_reduce(loss_);  // the last stage's
     parallel::add_shared_gradients(*arena_);
   }

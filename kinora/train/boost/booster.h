@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kinora/comm/group.h"
+#include "kinora/device/stopwatch.h"
 #include "kinora/diffusion/denoiser.h"
 #include "kinora/optim/arena.h"
 #include "kinora/optim/lr_schedule.h"
@@ -83,6 +84,9 @@ class Boosted {
 
   [[nodiscard]] optim::Arena& arena() const { return *arena_; }
   [[nodiscard]] optim::Optimizer& optimizer() const { return *optimizer_; }
+  /// Nanoseconds for which computation has waited for other ranks so far, in steps, but for what
+  /// tensor and sequence ranks exchange within a pass: as device::Stopwatch::total.
+  [[nodiscard]] at::Tensor waited() const { return waiting_->total(); }
   /// Null: no other rank has gradients of the same weights.
   [[nodiscard]] parallel::DataParallel* parallel() const { return parallel_.get(); }
 
@@ -102,6 +106,8 @@ class Boosted {
   // Of a pipeline all passes of a step are one, begun as {.first = true, .last = false}, with a
   // backward for each; end_passes() ends it.
   void backward_of(const at::Tensor& loss, double share);
+  /// Of such a wait.
+  [[nodiscard]] device::Stopwatch& waiting() { return *waiting_; }
   /// Before the last backward.
   void begin_last_backward();
   /// Around each backward of a pipeline.
@@ -146,6 +152,7 @@ class Boosted {
   std::unique_ptr<Boostable> model_;
   std::unique_ptr<optim::Arena> arena_;
   std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<device::Stopwatch> waiting_;
   std::unique_ptr<parallel::DataParallel> parallel_;
   bool waits_by_bucket_ = false;   // for updates that run beside the next forward
   at::Tensor loss_;                // of the step: fp32, no dims

@@ -30,6 +30,7 @@ void run_pipeline(Boosted& boosted, const PipelineSettings& settings,
       actions.rbegin(), actions.rend(),
       [](const parallel::PipelineAction& action) { return action.kind == Kind::kBackward; });
   std::map<std::pair<int64_t, int64_t>, Flight> flights;  // by micro-batch and the rank's stage
+  links.time_waits(&boosted.waiting());
   const diffusion::Pass first = boosted.begin_pass({.first = true, .last = false});
   for (const parallel::PipelineAction& action : actions) {
     const auto number = static_cast<size_t>(action.micro_batch);

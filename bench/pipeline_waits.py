@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""How much of a step the ranks of a pipeline wait, by schedule, beside the schedule's formula.
+
+    python3 bench/pipeline_waits.py build/kinora --stages 4 --micro-batches 8
+
+trains a DiT of equal blocks on CPU ranks of one thread each, first on one rank, then with its blocks
+divided by each schedule. Of a step it prints the share in which ranks wait, of the rank that waits
+least, of the median and of the one that waits most (log.jsonl: communication_s_min, ...). With P stages and M micro-batches the formula of 1F1B is
+(P - 1) / (M + P - 1). That of ZB-H1 is (P - 1) / (3 M + P - 1), where forward, gradients of tokens
+and gradients of weights take as long each. Losses must be those of one rank.
+
+It needs a core for each stage: with fewer, ranks wait for cores, and that counts as computing.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+RECIPE = """
+model: {{depth: {depth}, hidden: {hidden}, heads: 8, patch: 2, path: fast}}
+data: {{source: shapes, height: 32, width: 32, count: 256, threads: 1}}
+train: {{steps: {steps}, global_batch: {batch}, micro_batch: 1, threads: 1, device: cpu, precision: fp32, log_every: 2}}
+checkpoint: {{every: 1000}}
+"""
+WARMUP = 2  # steps
+
+
+def train(arguments, folder, name, overrides):
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE.format(
+        depth=arguments.stages * arguments.blocks, hidden=arguments.hidden,
+        steps=WARMUP + arguments.steps, batch=arguments.micro_batches))
+    run = folder / name
+    command = [arguments.kinora, "train", str(recipe), f"run.dir={run}", *overrides]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"`{' '.join(command)}` failed:\n{done.stderr[-3000:]}")
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="How much the ranks of a pipeline wait.")
+    parser.add_argument("kinora", help="the program")
+    parser.add_argument("--stages", type=int, default=4, help="ranks (4)")
+    parser.add_argument("--micro-batches", type=int, default=8, help="of a step (8)")
+    parser.add_argument("--steps", type=int, default=6, help="timed ones (6)")
+    parser.add_argument("--blocks", type=int, default=2, help="of each stage (2)")
+    parser.add_argument("--hidden", type=int, default=512, help="width of the DiT (512)")
+    arguments = parser.parse_args()
+    stages, micro_batches = arguments.stages, arguments.micro_batches
+    if len(os.sched_getaffinity(0)) < stages:
+        print(f"fewer cores than {stages} stages: what follows says little", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        alone = train(arguments, folder, "alone", [])
+        one = statistics.mean(line["step_s"] for line in alone[WARMUP:])
+        print(f"{stages} stages of {arguments.blocks} blocks, {micro_batches} micro-batches; "
+              f"one rank takes {one * 1e3:.0f} ms")
+        print("| schedule | ms | of one rank's / stages | waits, %: least, median, most | formula, % |")
+        print("|---|---|---|---|---|")
+        for schedule, work in (("1f1b", 1), ("zero_bubble", 3)):
+            lines = train(arguments, folder, schedule,
+                          ["--ranks", str(stages), f"parallel.pipeline={stages}",
+                           f"parallel.pipeline_schedule={schedule}"])
+            worst = max(abs(line["loss"] / other["loss"] - 1) for line, other in zip(lines, alone))
+            if len(lines) != len(alone) or worst > 1e-5:
+                sys.exit(f"{schedule}: losses differ from those of one rank by {worst:.1e}")
+            step = statistics.mean(line["step_s"] for line in lines[WARMUP:])
+            spread = [line for line in lines if line.get("ranks_step", 0) > WARMUP]
+            waits = ", ".join(
+                f"{100 * statistics.mean(line[f'communication_s_{of}'] for line in spread) / step:.1f}"
+                for of in ("min", "median", "max"))
+            formula = (stages - 1) / (work * micro_batches + stages - 1)
+            print(f"| {schedule} | {step * 1e3:.0f} | {100 * one / stages / step:.1f} % | "
+                  f"{waits} | {100 * formula:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
