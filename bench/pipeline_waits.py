@@ -6,8 +6,9 @@
 trains a DiT of equal blocks on CPU ranks of one thread each, first on one rank, then with its blocks
 divided by each schedule. Of a step it prints the share in which ranks wait, of the rank that waits
 least, of the median and of the one that waits most (log.jsonl: communication_s_min, ...). With P stages and M micro-batches the formula of 1F1B is
-(P - 1) / (M + P - 1). That of ZB-H1 is (P - 1) / (3 M + P - 1), where forward, gradients of tokens
-and gradients of weights take as long each. Losses must be those of one rank.
+(P - 1) / (M + P - 1). In that of ZB-H1 a micro-batch on a stage takes F forward, B for gradients of
+tokens and W for those of weights: x / (M (F + B + W) + x) with x = (P - 1) (F + B - W). W is what one
+rank's step takes less where the blocks' weights are frozen. Losses must be those of one rank.
 
 It needs a core for each stage: with fewer, ranks wait for cores, and that counts as computing.
 """
@@ -23,7 +24,7 @@ import tempfile
 
 RECIPE = """
 model: {{depth: {depth}, hidden: {hidden}, heads: 8, patch: 2, path: fast}}
-data: {{source: shapes, height: 32, width: 32, count: 256, threads: 1}}
+data: {{source: shapes, height: {side}, width: {side}, count: 256, threads: 1}}
 train: {{steps: {steps}, global_batch: {batch}, micro_batch: 1, threads: 1, device: cpu, precision: fp32, log_every: 2}}
 checkpoint: {{every: 1000}}
 """
@@ -33,7 +34,7 @@ WARMUP = 2  # steps
 def train(arguments, folder, name, overrides):
     recipe = folder / "recipe.yaml"
     recipe.write_text(RECIPE.format(
-        depth=arguments.stages * arguments.blocks, hidden=arguments.hidden,
+        depth=arguments.stages * arguments.blocks, hidden=arguments.hidden, side=arguments.side,
         steps=WARMUP + arguments.steps, batch=arguments.micro_batches))
     run = folder / name
     command = [arguments.kinora, "train", str(recipe), f"run.dir={run}", *overrides]
@@ -41,6 +42,10 @@ def train(arguments, folder, name, overrides):
     if done.returncode != 0:
         sys.exit(f"`{' '.join(command)}` failed:\n{done.stderr[-3000:]}")
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def seconds_of(lines):
+    return statistics.mean(line["step_s"] for line in lines[WARMUP:])
 
 
 def main():
@@ -51,6 +56,7 @@ def main():
     parser.add_argument("--steps", type=int, default=6, help="timed ones (6)")
     parser.add_argument("--blocks", type=int, default=2, help="of each stage (2)")
     parser.add_argument("--hidden", type=int, default=512, help="width of the DiT (512)")
+    parser.add_argument("--side", type=int, default=32, help="of the pictures, in pixels (32)")
     arguments = parser.parse_args()
     stages, micro_batches = arguments.stages, arguments.micro_batches
     if len(os.sched_getaffinity(0)) < stages:
@@ -58,24 +64,26 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         alone = train(arguments, folder, "alone", [])
-        one = statistics.mean(line["step_s"] for line in alone[WARMUP:])
+        one = seconds_of(alone)
+        weights = one - seconds_of(train(arguments, folder, "frozen", ["finetune.freeze=[blocks.*]"]))
         print(f"{stages} stages of {arguments.blocks} blocks, {micro_batches} micro-batches; "
-              f"one rank takes {one * 1e3:.0f} ms")
+              f"one rank takes {one * 1e3:.0f} ms, {weights * 1e3:.0f} of them for the weights of blocks")
         print("| schedule | ms | of one rank's / stages | waits, %: least, median, most | formula, % |")
         print("|---|---|---|---|---|")
-        for schedule, work in (("1f1b", 1), ("zero_bubble", 3)):
+        for schedule, waits_each in (("1f1b", 1), ("zero_bubble", 1 - 2 * weights / one)):
             lines = train(arguments, folder, schedule,
                           ["--ranks", str(stages), f"parallel.pipeline={stages}",
                            f"parallel.pipeline_schedule={schedule}"])
             worst = max(abs(line["loss"] / other["loss"] - 1) for line, other in zip(lines, alone))
             if len(lines) != len(alone) or worst > 1e-5:
                 sys.exit(f"{schedule}: losses differ from those of one rank by {worst:.1e}")
-            step = statistics.mean(line["step_s"] for line in lines[WARMUP:])
+            step = seconds_of(lines)
             spread = [line for line in lines if line.get("ranks_step", 0) > WARMUP]
             waits = ", ".join(
                 f"{100 * statistics.mean(line[f'communication_s_{of}'] for line in spread) / step:.1f}"
                 for of in ("min", "median", "max"))
-            formula = (stages - 1) / (work * micro_batches + stages - 1)
+            waits_all = (stages - 1) * waits_each
+            formula = waits_all / (micro_batches + waits_all)
             print(f"| {schedule} | {step * 1e3:.0f} | {100 * one / stages / step:.1f} % | "
                   f"{waits} | {100 * formula:.1f} |", flush=True)
 
