@@ -97,6 +97,7 @@ class PartsReader {
   void read(Staging& staging) const {
     device::synchronize(arena_.options().device);  // the staging's streams do not wait for others
     read_into(targets_, staging);
+    read_into(divided_otherwise_, staging);
     for (const auto& [boxes, from, to, role, part] : rearranged_) {
       const at::Tensor whole = read_whole(*boxes, manifest_, from.bucket, *from.slot, role);
       const at::Tensor own = to->box ? to->box->cut(whole) : whole;
@@ -105,8 +106,7 @@ class PartsReader {
   }
 
  private:
-  /// A parameter whose elements lie in another order in the checkpoint, or in other boxes: read
-  /// whole, one at a time.
+  /// A parameter whose elements lie in another order in the checkpoint: read whole, one at a time.
   struct Rearranged {
     const std::vector<RoleReader>* boxes;
     SavedSlot from;
@@ -134,13 +134,19 @@ class PartsReader {
         kIo, "[checkpoint] the ", optim::to_string(role), " of ", slot.path,
         " lies in another order, or is divided otherwise. Hint: use the kinora and the "
         "parallel.tensor that wrote it");
-    rearranged_.push_back({&boxes, from, &slot, role, part});
+    if (from.slot->channels_last || slot.channels_last) {
+      rearranged_.push_back({&boxes, from, &slot, role, part});
+    } else {
+      divided_otherwise_.push_back(
+          {&boxes, from.bucket, from.slot, &slot, part.begin, part.values});
+    }
   }
 
   const Manifest& manifest_;
   const std::unordered_map<std::string, SavedSlot>& saved_;
   const optim::Arena& arena_;
   std::vector<ReadTarget> targets_;
+  std::vector<BoxTarget> divided_otherwise_;
   std::vector<Rearranged> rearranged_;
 };
 

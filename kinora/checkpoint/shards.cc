@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <tuple>
 
 #include "kinora/checkpoint/agreement.h"
@@ -417,6 +418,95 @@ void read_into(const std::vector<ReadTarget>& targets, Staging& staging) {
     const at::Tensor host = buffer.space_for(piece.values, piece.reader->type(piece.bucket));
     piece.reader->read(piece.bucket, piece.begin, host);
     buffer.put(host, piece.values);
+  });
+}
+
+namespace {
+
+/// Elements that lie one behind the other in a file and in memory.
+struct Run {
+  int64_t from = 0;  // in the box that was written
+  int64_t to = 0;    // in what is read
+  int64_t size = 0;
+};
+
+/// Of elements [begin, begin + count) of a target: the runs in each box, in order.
+std::vector<std::vector<Run>> runs_of(const BoxTarget& target, int64_t begin, int64_t count) {
+  std::vector<std::vector<Run>> runs(target.boxes->size());
+  for (int64_t to = 0; to < count;) {
+    nn::BoxRun here{.whole = begin + to, .size = count - to};
+    if (target.to->box) {
+      here = target.to->box->run_of_own(begin + to);
+    }
+    nn::BoxRun there{.own = here.whole, .size = here.size};
+    if (target.from->box) {
+      there = target.from->box->run_of_whole(here.whole);
+    }
+    const int64_t size = std::min({here.size, there.size, count - to});
+    runs[static_cast<size_t>(there.index)].push_back({there.own, to, size});
+    to += size;
+  }
+  return runs;
+}
+
+/// Runs that lie close together come from the file at once: there may be one a row of a matrix.
+void read_runs(const RoleReader& reader, size_t bucket, int64_t offset,
+               const std::vector<Run>& runs, const at::Tensor& host) {
+  constexpr int64_t kMostGap = int64_t{64} << 10;  // bytes that are read in vain
+  constexpr int64_t kMostSpan = int64_t{4} << 20;  // bytes: the processor's caches hold them
+  const auto element = static_cast<int64_t>(host.element_size());
+  at::Tensor span;
+  for (size_t first = 0; first < runs.size();) {
+    const int64_t begin = runs[first].from;
+    int64_t end = begin + runs[first].size;
+    size_t next = first + 1;
+    while (next < runs.size() && (runs[next].from - end) * element <= kMostGap &&
+           (runs[next].from + runs[next].size - begin) * element <= kMostSpan) {
+      end = runs[next].from + runs[next].size;
+      ++next;
+    }
+    if (next == first + 1) {
+      reader.read(bucket, offset + begin, host.narrow(0, runs[first].to, runs[first].size));
+    } else {
+      if (!span.defined()) {
+        span = at::empty({kMostSpan / element}, host.scalar_type());
+      }
+      reader.read(bucket, offset + begin, span.narrow(0, 0, end - begin));
+      const auto* source = static_cast<const std::byte*>(span.const_data_ptr());
+      auto* target = static_cast<std::byte*>(host.mutable_data_ptr());
+      for (size_t i = first; i < next; ++i) {
+        std::memcpy(target + runs[i].to * element, source + (runs[i].from - begin) * element,
+                    static_cast<size_t>(runs[i].size * element));
+      }
+    }
+    first = next;
+  }
+}
+
+}  // namespace
+
+void read_into(const std::vector<BoxTarget>& targets, Staging& staging) {
+  struct Piece {
+    const BoxTarget* target;
+    int64_t first;  // of the target's values
+    int64_t count;
+  };
+  std::vector<Piece> pieces;
+  for (const BoxTarget& target : targets) {
+    constexpr int64_t kElements = kChunkBytes / static_cast<int64_t>(sizeof(float));
+    for (int64_t first = 0; first < target.values.numel(); first += kElements) {
+      pieces.push_back({&target, first, std::min(kElements, target.values.numel() - first)});
+    }
+  }
+  staging.for_each(static_cast<int64_t>(pieces.size()), [&](int64_t i, StagingBuffer& buffer) {
+    const auto& [target, first, count] = pieces[static_cast<size_t>(i)];
+    const at::Tensor values = target->values.narrow(0, first, count);
+    const at::Tensor host = buffer.space_for(values, target->boxes->front().type(target->bucket));
+    const std::vector<std::vector<Run>> runs = runs_of(*target, target->begin + first, count);
+    for (size_t box = 0; box < runs.size(); ++box) {
+      read_runs((*target->boxes)[box], target->bucket, target->from->offset, runs[box], host);
+    }
+    buffer.put(host, values);
   });
 }
 

@@ -107,4 +107,18 @@ struct ReadTarget {
 /// Fills all targets. kIo.
 void read_into(const std::vector<ReadTarget>& targets, Staging& staging);
 
+/// Where elements of a parameter go that was divided into other boxes when it was written. All in C
+/// order.
+struct BoxTarget {
+  const std::vector<RoleReader>* boxes;  ///< the role's, of one element for each of a bucket
+  size_t bucket;
+  const optim::Slot* from;  ///< as it was written
+  const optim::Slot* to;    ///< as it is now
+  int64_t begin;            ///< of `values`, in what the box of `to` has
+  at::Tensor values;        ///< as in ReadTarget
+};
+
+/// Fills all targets, and reads little more than what they need. kIo.
+void read_into(const std::vector<BoxTarget>& targets, Staging& staging);
+
 }  // namespace kinora::checkpoint

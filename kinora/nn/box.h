@@ -14,6 +14,14 @@ struct Stretch {
   int64_t units = 1;
 };
 
+/// Elements one behind the other, in C order, both in a whole tensor and in one of its boxes.
+struct BoxRun {
+  int64_t index = 0;  ///< of the box
+  int64_t whole = 0;  ///< the first's place in the whole tensor
+  int64_t own = 0;    ///< and in the box
+  int64_t size = 0;
+};
+
 /// Which part of a parameter is here, where the ranks of a group divide it (tensor parallelism):
 /// of each stretch of one dim the run of number `index` of `count` equal ones.
 ///
@@ -34,6 +42,10 @@ struct Box {
   [[nodiscard]] at::Tensor cut(const at::Tensor& whole_tensor) const;
   /// The whole tensor from the parts of all, by index.
   [[nodiscard]] at::Tensor join(const std::vector<at::Tensor>& parts) const;
+  /// What follows element number `own` of this box.
+  [[nodiscard]] BoxRun run_of_own(int64_t own) const;
+  /// What follows element number `element` of the whole tensor, in whichever box has it.
+  [[nodiscard]] BoxRun run_of_whole(int64_t element) const;
 };
 
 }  // namespace kinora::nn

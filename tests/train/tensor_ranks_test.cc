@@ -283,6 +283,43 @@ TEST(TensorRanksTest, CheckpointsGoOnInAnyLayout) {
       kLong);
 }
 
+// Of rows that are read apart, and of columns that are read in several pieces.
+TEST(TensorRanksTest, LargeParametersGoOnInOtherBoxes) {
+  comm::run_on_ranks(
+      4,
+      [](const comm::Group& world) {
+        const data::TemporaryFolder own_folder;
+        const std::filesystem::path folder =
+            checkpoint::gather_texts(world, own_folder.path().string()).front();
+        RunConfig config = tiny();
+        config.model.transformer = {.depth = 1, .hidden = 1024, .heads = 8, .patch = 2};
+        config.model = models::resolved(config.model);
+        config.ema_decays = {};
+        for (const Layout& from : {Layout{4, 1, 0}, Layout{2, 1, 1}}) {
+          TinyRun run(in_layout(config, from), world);
+          const auto own = folder / std::to_string(from.tensor);
+          if (world.rank() == 0) {
+            std::filesystem::create_directories(own);
+          }
+          world.barrier();
+          const std::filesystem::path path = run.save(own, world);
+          const at::Tensor want = run.all(optim::Role::master());
+          for (const Layout& to : {Layout{1, 1, 2}, Layout{2, 1, 1}, Layout{4, 1, 0}}) {
+            SCOPED_TRACE("from " + std::to_string(from.tensor) + " to " +
+                         std::to_string(to.tensor));
+            TinyRun next(in_layout(config, to), world);
+            for (const optim::Bucket& bucket : next.trainable.arena().buckets()) {
+              at::Tensor(bucket.master).zero_();
+            }
+            next.resume(path, world);
+            EXPECT_TRUE(at::equal(next.all(optim::Role::master()), want));
+          }
+        }
+        world.barrier();  // rank 0's folder is removed now
+      },
+      kLong);
+}
+
 TEST(TensorRanksTest, NumbersThatDoNotDivideAreNamed) {
   comm::run_on_ranks(4, [](const comm::Group& world) {
     RunConfig config = tiny();
