@@ -6,6 +6,7 @@
 #include <chrono>
 #include <iostream>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "tests/apps/rank_process.h"
@@ -17,22 +18,30 @@ namespace kill_ranks_test {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-class KillRanksTest : public RunTest, public testing::WithParamInterface<int> {
+struct Layout {
+  std::string name;
+  int ranks;
+  Arguments keys = {};
+};
+
+class KillRanksTest : public RunTest, public testing::WithParamInterface<Layout> {
  protected:
   /// Saves every step; most of a checkpoint is the table of many classes, which costs a step
   /// little.
   [[nodiscard]] static Arguments settings(int64_t steps) {
-    return {"model.num_classes=30000",
-            "model.depth=1",
-            "train.global_batch=4",
-            "train.micro_batch=1",
-            "checkpoint.every=1",
-            "checkpoint.keep_last=2",
-            "train.steps=" + std::to_string(steps),
-            "--resume",
-            "auto",
-            "--ranks",
-            std::to_string(GetParam())};
+    Arguments all = {"model.num_classes=30000",
+                     "model.depth=2",
+                     "train.global_batch=4",
+                     "train.micro_batch=1",
+                     "checkpoint.every=1",
+                     "checkpoint.keep_last=2",
+                     "train.steps=" + std::to_string(steps),
+                     "--resume",
+                     "auto",
+                     "--ranks",
+                     std::to_string(GetParam().ranks)};
+    all.insert(all.end(), GetParam().keys.begin(), GetParam().keys.end());
+    return all;
   }
 
   static int64_t newest(const fs::path& run) {
@@ -46,7 +55,7 @@ TEST_P(KillRanksTest, EveryKillLeavesAWholeCheckpoint) {
   constexpr int kKills = 2;
   const fs::path run = run_dir("killed");
   std::mt19937 random(20261121);
-  std::uniform_int_distribution<int> victim(0, GetParam() - 1);
+  std::uniform_int_distribution<int> victim(0, GetParam().ranks - 1);
   std::uniform_int_distribution<int> moment(0, 500);
   int64_t saved = 0;
   for (int kill = 0; kill < kKills; ++kill) {
@@ -79,8 +88,15 @@ TEST_P(KillRanksTest, EveryKillLeavesAWholeCheckpoint) {
   expect_same_log(run, run_dir("uninterrupted"), last);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, KillRanksTest, testing::Values(2, 4),
-                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, KillRanksTest,
+    testing::Values(Layout{"2", 2}, Layout{"4", 4},
+                    Layout{"tensor_and_pipeline", 4, {"parallel.tensor=2", "parallel.pipeline=2"}},
+                    Layout{"pipeline_and_zero_1",
+                           4,
+                           {"parallel.pipeline=2", "parallel.pipeline_schedule=zero_bubble",
+                            "parallel.zero_stage=1", "model.path=fast"}}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace kill_ranks_test
 }  // namespace kinora::apps
