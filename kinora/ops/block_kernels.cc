@@ -854,9 +854,10 @@ bool BlockKernels::can_be_recorded() const {
 std::string BlockKernels::describe() const {
   std::ostringstream text;
   text << "norms " << (impl_->own_norm ? "own" : "composed") << ", products "
-       << (!impl_->products       ? "libtorch's"
-           : impl_->deterministic ? "cuBLASLt, its first choices"
-                                  : "cuBLASLt, searched");
+       << (!impl_->products ? "libtorch's"
+           : impl_->deterministic
+               ? "cuBLASLt, its first choices"
+               : "cuBLASLt, searched (a second or two for each that is new here)");
   if (impl_->fp8 != nullptr) {
     text << " (" << impl_->fp8->describe() << ')';
   }

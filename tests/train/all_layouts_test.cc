@@ -33,13 +33,16 @@ constexpr int64_t kHeads = 4;
 constexpr int64_t kSkipped = 1;  // the step whose update is left out
 constexpr int64_t kSteps = 3;
 
-/// With as many blocks as there may be stages.
+/// With as many blocks as there may be stages, and tokens of text that rings can divide.
 RunConfig recipe_of(const std::string& family, inference::Path path) {
   RunConfig config = family == "unet" ? tiny_unet() : tiny_of(family);
   if (family == "pixart" || family == "stdit3") {
     config.model.transformer.depth = 4;
     config.model = models::resolved(config.model);
     config.model.num_classes = 1;
+  }
+  if (family == "flux") {
+    config.model.text_tokens = 8;
   }
   config.path = path;
   config.train.global_batch = 2 * kRanks;  // so that every rank accumulates
