@@ -61,9 +61,12 @@ void check_pictures(const data::DataConfig& data, const models::ModelConfig& mod
                     std::string_view section) {
   const models::ModelShape shape = models::shape_of(model);
   const bool fills_in = models::fills_in(shape.input);
-  KINORA_CHECK(!fills_in || data.mask != data::MaskKind::kNone, kConfig, "[train] ", section,
-               ".mask is false, but the model learns to fill in a part of a picture. Hint: ",
-               section, ".mask=drawn, or true for NAME.mask.png beside each picture");
+  KINORA_CHECK(
+      !fills_in || data.mask != data::MaskKind::kNone, kConfig, "[train] ", section,
+      ".mask is false, but the model learns to fill in a part of a picture. Hint: ", section,
+      data.source == data::SourceKind::kLatents
+          ? ".mask=true, and a cache that kinora data encode made with it"
+          : ".mask=drawn, or true for NAME.mask.png beside each picture");
   KINORA_CHECK(fills_in || data.mask != data::MaskKind::kDrawn, kConfig, "[train] ", section,
                ".mask is drawn, but the input of the model is ", to_string(shape.input),
                ", and masks are drawn for inpaint and fill alone");

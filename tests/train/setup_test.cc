@@ -102,6 +102,12 @@ TEST(SetupTest, DataMustBeWhatTheModelTakes) {
                         .transformer = {.depth = 1, .hidden = 32, .heads = 2, .patch = 2}});
   config.frame_masks.weights = {.t2v = 1, .i2v_head = 1};
   EXPECT_THAT(fault(config), HasSubstr("Hint: model.given_embedders=true"));
+  config.frame_masks.weights = {};
+  config.model.architecture = "flux";
+  config.model.transformer.input = models::ShownInput::kFill;
+  EXPECT_THAT(fault(config), HasSubstr("Hint: data.mask=drawn, or true"));
+  config.data.source = data::SourceKind::kLatents;
+  EXPECT_THAT(fault(config), HasSubstr("Hint: data.mask=true, and a cache"));
   EXPECT_THAT(fault(good, inference::LatentSize{.shape = {.channels = 3,
                                                           .height = 16,
                                                           .width = 16,
