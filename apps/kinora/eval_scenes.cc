@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/seconds.h"
 #include "kinora/data/moving_shapes.h"
 #include "kinora/data/normalise.h"
 #include "kinora/data/scenes.h"
@@ -39,8 +40,7 @@ at::Tensor drawn(inference::TrainedModel& trained, std::vector<std::string> capt
   drawing.set_start(start);
   const auto begin = std::chrono::steady_clock::now();
   at::Tensor samples = drawing.draw();  // on the CPU
-  report["drawing_s"] =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report["drawing_s"] = seconds_since(begin);
   return samples;
 }
 

@@ -14,6 +14,7 @@
 #include "kinora/checkpoint/step_folders.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/seconds.h"
 #include "kinora/core/text.h"
 #include "kinora/io/file.h"
 
@@ -22,10 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::vector<int64_t> all_ranks(const comm::Group& group) {
   std::vector<int64_t> ranks(static_cast<size_t>(group.size()));

@@ -16,6 +16,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/philox.h"
+#include "kinora/core/seconds.h"
 #include "kinora/data/bucket_order.h"
 #include "kinora/data/epoch_order.h"
 #include "kinora/data/sample_reader.h"
@@ -27,10 +28,6 @@ using Clock = std::chrono::steady_clock;
 
 /// In the place of the step, which loading has none of: 0 is of pictures and clips.
 constexpr uint32_t kCaptionStep = 1;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 SampleSize sample_size(const LoaderOptions& options) {
   return {.height = options.height,

@@ -10,6 +10,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/seconds.h"
 
 namespace kinora::inference {
 namespace {
@@ -87,7 +88,7 @@ Drawing::CacheTrial Drawing::try_cache() {
   const auto timed = [&](const diffusion::StepCacheConfig& cache, at::Tensor& drawn) {
     const auto begin = std::chrono::steady_clock::now();
     drawn = group.draw_first_batch(cache);  // on the CPU
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return seconds_since(begin);
   };
   CacheTrial trial;
   const diffusion::StepCacheConfig& cache = recipe().sample.sampling.cache;

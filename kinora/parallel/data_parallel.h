@@ -62,8 +62,8 @@ struct DataParallelOptions {
 ///   before forward outside of passes:  refresh();
 class DataParallel {
  public:
-  /// Both are borrowed, and outlive this. kConfig.
-  /// waiting: borrowed; for how long computation waits for communication.
+  /// All are borrowed, and outlive this; `waiting` adds up for how long computation waits for
+  /// communication. kConfig.
   DataParallel(const optim::Arena& arena, const comm::Group& replicate, device::Stopwatch& waiting,
                const DataParallelOptions& options);
 

@@ -104,7 +104,8 @@ class PipelineLinks {
   void send_gradients(int64_t stage, const Streams& gradients);
   /// Waits for what was sent.
   void finish();
-  /// What adds up from now on for how long computation waits for what it receives: borrowed.
+  /// What adds up from now on for how long computation waits for what it receives, borrowed; null:
+  /// nothing does.
   void time_waits(device::Stopwatch* waiting) { waiting_ = waiting; }
 
  private:

@@ -18,6 +18,7 @@
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/seconds.h"
 #include "kinora/core/text.h"
 #include "kinora/device/host_bytes.h"
 #include "kinora/io/file.h"
@@ -390,9 +391,9 @@ CaptionEmbeddingResult encode_captions(std::span<const std::string> captions,
     first = end;
     result.computed = end - before;
     report(end);
-    const double seconds = std::chrono::duration<double>(Clock::now() - saved).count();
     const auto [stopped, saves] = of_any_rank(
-        options, {stop != nullptr && stop->requested(), seconds >= options.save_seconds});
+        options,
+        {stop != nullptr && stop->requested(), seconds_since(saved) >= options.save_seconds});
     if (end < total && (stopped || saves)) {
       file.save(end);
       saved = Clock::now();

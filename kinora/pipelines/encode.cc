@@ -24,6 +24,7 @@
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
 #include "kinora/core/rounding.h"
+#include "kinora/core/seconds.h"
 #include "kinora/core/text.h"
 #include "kinora/data/bucket.h"
 #include "kinora/data/cache_part.h"
@@ -509,9 +510,8 @@ class Encoder {
       result.computed += samples.end - samples.first;
       encoding.append(std::move(samples), layout_of(*pieces[i].own), block);
       const bool stopped = stop != nullptr && stop->requested();
-      const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
       if (stopped || block.end == pieces[i].own->part.end() || bytes_of(block) >= kBlockBytes ||
-          seconds >= options_.block_seconds) {
+          seconds_since(begun) >= options_.block_seconds) {
         flush(pieces[i].own->part);
       }
       report(result.computed, left);

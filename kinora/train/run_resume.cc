@@ -1,6 +1,7 @@
 #include "kinora/train/run_resume.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <sstream>
@@ -15,6 +16,8 @@
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/seconds.h"
+#include "kinora/core/text.h"
 #include "kinora/io/file.h"
 #include "kinora/train/exact_resume.h"
 #include "kinora/train/finetune.h"
@@ -75,6 +78,7 @@ void load_run(Run& run, const Resume& resume, const std::filesystem::path& check
   if (run.writes()) {
     warn_of_changes(run, resume, checkpoint);
   }
+  const auto started = std::chrono::steady_clock::now();
   run.state = checkpoint::load(checkpoint, run.trainable->arena(), run.mesh.world());
   checkpoint::restore_buffers(run.state.buffers, run.trainable->model());
   run.trainable->optimizer().restore(run.state.optimizer);
@@ -85,7 +89,8 @@ void load_run(Run& run, const Resume& resume, const std::filesystem::path& check
   resume_exactly(run.config, run.device, run.state, run.trainable->kernels());
   if (run.writes()) {
     log_info("[train] resumed from ", checkpoint, ": step ", run.state.step, ", ",
-             run.state.position + run.state.image_position, " samples seen");
+             run.state.position + run.state.image_position, " samples seen; read in ",
+             human_duration(seconds_since(started)));
   }
 }
 

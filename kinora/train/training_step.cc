@@ -15,6 +15,7 @@
 #include "kinora/core/counted.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/seconds.h"
 #include "kinora/core/text.h"
 #include "kinora/data/normalise.h"
 #include "kinora/device/device.h"
@@ -167,8 +168,7 @@ double TrainingStep::pass_seconds(const data::Batch& batch, int64_t ranks, int64
                                        {.starts_step = i == 0, .new_weights = i == 0});
     boosted_.backward_of(micro.loss.mean, 1.0);
     device::synchronize(settings_.device);
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    least = i < warmup ? least : std::min(least, seconds);
+    least = i < warmup ? least : std::min(least, seconds_since(start));
   }
   settings_.divide_among(settings_.most_ranks);
   boosted_.end_passes();

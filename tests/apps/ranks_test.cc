@@ -170,6 +170,7 @@ TEST_F(RanksTest, RestartsGoOnFromTheCheckpoint) {
   EXPECT_THAT(outcome.err, HasSubstr("all ranks start again: restart 1 of 1"));
   EXPECT_THAT(outcome.err, HasSubstr("restart 1: going on as by --resume auto"));
   EXPECT_THAT(outcome.err, HasSubstr("resumed from"));
+  EXPECT_THAT(outcome.err, HasSubstr("samples seen; read in "));
   EXPECT_EQ(read_log(run).size(), 400U);
   EXPECT_EQ(checkpoint_steps(run).back(), 400);
 }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kinora/core/error.h"
+#include "kinora/core/seconds.h"
 #include "kinora/device/device.h"
 #include "kinora/inference/decoder.h"
 #include "kinora/inference/setup.h"
@@ -133,7 +134,7 @@ double seconds_of(at::Device device, const Work& work) {
   const auto begin = std::chrono::steady_clock::now();
   work();
   device::synchronize(device);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 struct LoadTimes {

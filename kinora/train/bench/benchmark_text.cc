@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kinora/checkpoint/weights_output.h"
+#include "kinora/core/seconds.h"
 #include "kinora/device/device.h"
 #include "kinora/inference/setup.h"
 #include "kinora/models/text_encoders/t5_encoder.h"
@@ -134,8 +135,7 @@ TextBenchmark benchmark_text(const TextBenchmarkOptions& options) {
   result.tokens = static_cast<int64_t>(tokens.ids.size());
   const auto begin = std::chrono::steady_clock::now();
   result.checksum = checksum_of(encoder->encode(tokens));
-  result.first_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.first_seconds = seconds_since(begin);
   start_memory_anew(device);  // without what was measured once
   for (int64_t i = 0; i < options.warmup; ++i) {
     run(i);

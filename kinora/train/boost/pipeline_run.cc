@@ -77,6 +77,7 @@ void run_pipeline(Boosted& boosted, const PipelineSettings& settings,
     }
   }
   links.finish();
+  links.time_waits(nullptr);
   if (is_late) {
     boosted.begin_last_backward();
   }
