@@ -25,6 +25,7 @@ import tempfile
 import time
 
 import hosts as hosts_of
+import runs
 
 HOSTS = 2
 DEPTH, BATCH = 4, 16
@@ -132,16 +133,10 @@ def layouts():
     ]
 
 
-def logged(run):
+def num_logged(run):
+    """Steps in the log of a run, whose last line may be half written."""
     log = run / "log.jsonl"
-    return log.read_text().splitlines() if log.exists() else []
-
-
-def output_of(command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise hosts_of.HostsError(f"`{' '.join(command)}` failed:\n{done.stderr[-3000:]}")
-    return done.stdout
+    return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 class Study:
@@ -172,14 +167,14 @@ class Study:
                                                           layout.apart)]
             try:
                 while any(process.poll() is None for process in processes):
-                    sent.setdefault(len(logged(run)), max(cluster.sent()))
+                    sent.setdefault(num_logged(run), max(cluster.sent()))
                     time.sleep(0.002)
             finally:
                 for process in processes:
                     hosts_of.end(process)
         if any(process.returncode != 0 for process in processes):
             raise hosts_of.HostsError(f"{layout.name}:\n{errors.read_text()[-3000:]}")
-        lines = [json.loads(line) for line in logged(run)]
+        lines = runs.logged(run)
         shutil.rmtree(run)
         timed = lines[WARMUP:]
         counted = sorted(count for count in sent if WARMUP <= count <= self.steps)
@@ -190,8 +185,8 @@ class Study:
 
     def losses_of_one_rank(self):
         run = self.folder / "one"
-        output_of([self.kinora, "train", self.recipe(self.steps, BATCH), f"run.dir={run}"])
-        return [json.loads(line)["loss"] for line in logged(run)]
+        runs.output_of([self.kinora, "train", self.recipe(self.steps, BATCH), f"run.dir={run}"])
+        return [line["loss"] for line in runs.logged(run)]
 
     def inside(self, cluster):
         """Seconds and bytes per second of collectives of a host's ranks."""
@@ -223,7 +218,7 @@ class Study:
                    "--across", ",".join(map(str, across)), *layout.simulate,
                    *(["--quantised", str(quantised)] if quantised else []),
                    *(key for key in layout.overrides if "zero" not in key and "plugin" not in key)]
-        facts = json.loads(output_of(command))
+        facts = json.loads(runs.output_of(command))
         gradients = next(each["value"] for each in facts["inputs"] if each["name"] == "gradients")
         return facts["rows"][-1]["ms"] * 1e-3, gradients
 
@@ -236,12 +231,6 @@ def measure_link(cluster):
     text = client.communicate()[0]
     hosts_of.end(server)
     return tuple(float(number) for number in text.split())
-
-
-def check_losses(name, losses, wanted, tolerance):
-    worst = max(abs(got - want) / want for got, want in zip(losses, wanted))
-    if len(losses) != len(wanted) or worst > tolerance:
-        raise hosts_of.HostsError(f"{name}: losses differ from those of one rank by {worst:.1e}")
 
 
 def study(arguments, folder):
@@ -271,7 +260,7 @@ def study(arguments, folder):
         print("|---|---|---|---|---|---|---|")
         for layout in chosen:
             run = work.train(cluster, layout)
-            check_losses(layout.name, run.losses, wanted, layout.tolerance)
+            runs.check_losses(layout.name, run.losses, wanted, layout.tolerance)
             must = ""
             if layout.sends:
                 must = f"{layout.sends(size, work.block(), arguments.ranks) / 1e6:.2f}"
@@ -288,7 +277,7 @@ def study(arguments, folder):
         torus = by_name["ZeRO-1, torus"]
         for launcher in filter(None, arguments.launchers.split(",")):
             run = work.train(cluster, torus, launcher)
-            check_losses(launcher, run.losses, wanted, torus.tolerance)
+            runs.check_losses(launcher, run.losses, wanted, torus.tolerance)
             print(f"{torus.name} under {launcher}: {run.step * 1e3:.0f} ms, "
                   f"{run.sent / 1e6:.2f} MB, losses those of one rank", flush=True)
 

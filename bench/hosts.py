@@ -31,6 +31,8 @@ import tempfile
 import threading
 import time
 
+import runs
+
 MTU = 9000  # bytes, that of a data centre: fewer packets for the relay
 BURST = 2 * MTU
 PORT = 29500
@@ -40,8 +42,8 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 LAUNCHERS = ("own", "torchrun", "slurm")
 
 
-class HostsError(Exception):
-    """What the user can mend."""
+class HostsError(runs.RunError):
+    """Of the hosts."""
 
 
 class Unavailable(HostsError):
@@ -294,7 +296,7 @@ def main():
 def run_main(main):
     try:
         sys.exit(main())
-    except HostsError as error:
+    except runs.RunError as error:
         print(f"error: [hosts] {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

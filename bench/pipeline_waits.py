@@ -5,27 +5,29 @@
 
 trains a DiT of equal blocks on CPU ranks of one thread each, first on one rank, then with its blocks
 divided by each schedule. Of a step it prints the share in which ranks wait, of the rank that waits
-least, of the median and of the one that waits most (log.jsonl: communication_s_min, ...). With P stages and M micro-batches the formula of 1F1B is
-(P - 1) / (M + P - 1). In that of ZB-H1 a micro-batch on a stage takes F forward, B for gradients of
-tokens and W for those of weights: x / (M (F + B + W) + x) with x = (P - 1) (F + B - W). W is what one
-rank's step takes less where the blocks' weights are frozen. Losses must be those of one rank.
+least, of the median and of the one that waits most (log.jsonl: communication_s_min, ...). With P
+stages and M micro-batches the formula of 1F1B is (P - 1) / (M + P - 1). In that of ZB-H1 a
+micro-batch on a stage takes F forward, B for gradients of tokens and W for those of weights:
+x / (M (F + B + W) + x) with x = (P - 1) (F + B - W). W is what one rank's step takes less where the
+blocks' weights are frozen. Losses must be those of one rank.
 
 It needs a core for each stage: with fewer, ranks wait for cores, and that counts as computing.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
+
+import runs
 
 RECIPE = """
 model: {{depth: {depth}, hidden: {hidden}, heads: 8, patch: 2, path: fast}}
 data: {{source: shapes, height: {side}, width: {side}, count: 256, threads: 1}}
-train: {{steps: {steps}, global_batch: {batch}, micro_batch: 1, threads: 1, device: cpu, precision: fp32, log_every: 2}}
+train:
+  {{steps: {steps}, global_batch: {batch}, micro_batch: 1, threads: 1, device: cpu, precision: fp32, log_every: 2}}
 checkpoint: {{every: 1000}}
 """
 WARMUP = 2  # steps
@@ -37,11 +39,8 @@ def train(arguments, folder, name, overrides):
         depth=arguments.stages * arguments.blocks, hidden=arguments.hidden, side=arguments.side,
         steps=WARMUP + arguments.steps, batch=arguments.micro_batches))
     run = folder / name
-    command = [arguments.kinora, "train", str(recipe), f"run.dir={run}", *overrides]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"`{' '.join(command)}` failed:\n{done.stderr[-3000:]}")
-    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    runs.output_of([arguments.kinora, "train", str(recipe), f"run.dir={run}", *overrides])
+    return runs.logged(run)
 
 
 def seconds_of(lines):
@@ -58,6 +57,8 @@ def main():
     parser.add_argument("--hidden", type=int, default=512, help="width of the DiT (512)")
     parser.add_argument("--side", type=int, default=32, help="of the pictures, in pixels (32)")
     arguments = parser.parse_args()
+    if arguments.steps < 3:
+        parser.error("--steps must be 3 at least: times of all ranks come a step or two later")
     stages, micro_batches = arguments.stages, arguments.micro_batches
     if len(os.sched_getaffinity(0)) < stages:
         print(f"fewer cores than {stages} stages: what follows says little", file=sys.stderr)
@@ -74,9 +75,8 @@ def main():
             lines = train(arguments, folder, schedule,
                           ["--ranks", str(stages), f"parallel.pipeline={stages}",
                            f"parallel.pipeline_schedule={schedule}"])
-            worst = max(abs(line["loss"] / other["loss"] - 1) for line, other in zip(lines, alone))
-            if len(lines) != len(alone) or worst > 1e-5:
-                sys.exit(f"{schedule}: losses differ from those of one rank by {worst:.1e}")
+            runs.check_losses(schedule, [line["loss"] for line in lines],
+                              [line["loss"] for line in alone], 1e-5)
             step = seconds_of(lines)
             spread = [line for line in lines if line.get("ranks_step", 0) > WARMUP]
             waits = ", ".join(
@@ -89,4 +89,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except runs.RunError as error:
+        sys.exit(f"error: {error}")

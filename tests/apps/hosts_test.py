@@ -11,6 +11,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "bench"))
 import host_layouts  # noqa: E402
 import hosts  # noqa: E402
+import runs  # noqa: E402
 
 RANKS = 2
 LAYOUTS = ("ZeRO-1, flat", "ZeRO-1, torus")
@@ -27,7 +28,7 @@ def main(kinora):
                 if layout.name not in LAYOUTS:
                     continue
                 run = work.train(cluster, layout)
-                host_layouts.check_losses(layout.name, run.losses, wanted, 1e-6)
+                runs.check_losses(layout.name, run.losses, wanted, 1e-6)
                 must = layout.sends(work.gradients(), work.block(), RANKS)
                 print(f"{layout.name}: sent {run.sent:.0f} bytes a step, must send {must:.0f}")
                 if not must <= run.sent <= (1 + MOST_BESIDE) * must:
