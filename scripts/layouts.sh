@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 
 test=build/kinora_train_test
 if [ ! -x "$test" ]; then
-  echo "layouts: there is no $test. Hint: make build" >&2
+  echo "layouts: there is no $test. Hint: make all" >&2
   exit 2
 fi
 report=$(mktemp)
@@ -21,5 +21,9 @@ trap 'rm -f "$report"' EXIT
 status=0
 GTEST_ALSO_RUN_DISABLED_TESTS=1 KINORA_LAYOUTS_REPORT="$report" \
   "$test" --gtest_filter="*AllLayoutsTest*/${1:-*}" >&2 || status=1
+if [ "$status" = 0 ] && [ ! -s "$report" ]; then
+  echo "layouts: no family is called ${1:-}. Hint: dit, stdit3, pixart, flux or unet" >&2
+  exit 2
+fi
 cat "$report"
 exit "$status"
