@@ -403,24 +403,6 @@ at::Tensor read_whole(const std::vector<RoleReader>& boxes, const Manifest& mani
   return slot.box ? slot.box->join(parts) : parts.front();
 }
 
-void read_into(const std::vector<ReadTarget>& targets, Staging& staging) {
-  std::vector<ReadTarget> pieces;
-  for (const ReadTarget& target : targets) {
-    constexpr int64_t kElements = kChunkBytes / static_cast<int64_t>(sizeof(float));
-    for (int64_t first = 0; first < target.values.numel(); first += kElements) {
-      const int64_t count = std::min(kElements, target.values.numel() - first);
-      pieces.push_back({target.reader, target.bucket, target.begin + first,
-                        target.values.narrow(0, first, count)});
-    }
-  }
-  staging.for_each(static_cast<int64_t>(pieces.size()), [&](int64_t i, StagingBuffer& buffer) {
-    const ReadTarget& piece = pieces[static_cast<size_t>(i)];
-    const at::Tensor host = buffer.space_for(piece.values, piece.reader->type(piece.bucket));
-    piece.reader->read(piece.bucket, piece.begin, host);
-    buffer.put(host, piece.values);
-  });
-}
-
 namespace {
 
 /// Elements that lie one behind the other in a file and in memory.
@@ -483,16 +465,35 @@ void read_runs(const RoleReader& reader, size_t bucket, int64_t offset,
   }
 }
 
-}  // namespace
+at::ScalarType type_of(const ReadTarget& target) {
+  return target.reader->type(target.bucket);
+}
 
-void read_into(const std::vector<BoxTarget>& targets, Staging& staging) {
+at::ScalarType type_of(const BoxTarget& target) {
+  return target.boxes->front().type(target.bucket);
+}
+
+/// The target's elements from `first` on, as many as `host` has.
+void read(const ReadTarget& target, int64_t first, const at::Tensor& host) {
+  target.reader->read(target.bucket, target.begin + first, host);
+}
+
+void read(const BoxTarget& target, int64_t first, const at::Tensor& host) {
+  const std::vector<std::vector<Run>> runs = runs_of(target, target.begin + first, host.numel());
+  for (size_t box = 0; box < runs.size(); ++box) {
+    read_runs((*target.boxes)[box], target.bucket, target.from->offset, runs[box], host);
+  }
+}
+
+template <typename Target>
+void read_in_pieces(const std::vector<Target>& targets, Staging& staging) {
   struct Piece {
-    const BoxTarget* target;
+    const Target* target;
     int64_t first;  // of the target's values
     int64_t count;
   };
   std::vector<Piece> pieces;
-  for (const BoxTarget& target : targets) {
+  for (const Target& target : targets) {
     constexpr int64_t kElements = kChunkBytes / static_cast<int64_t>(sizeof(float));
     for (int64_t first = 0; first < target.values.numel(); first += kElements) {
       pieces.push_back({&target, first, std::min(kElements, target.values.numel() - first)});
@@ -501,13 +502,20 @@ void read_into(const std::vector<BoxTarget>& targets, Staging& staging) {
   staging.for_each(static_cast<int64_t>(pieces.size()), [&](int64_t i, StagingBuffer& buffer) {
     const auto& [target, first, count] = pieces[static_cast<size_t>(i)];
     const at::Tensor values = target->values.narrow(0, first, count);
-    const at::Tensor host = buffer.space_for(values, target->boxes->front().type(target->bucket));
-    const std::vector<std::vector<Run>> runs = runs_of(*target, target->begin + first, count);
-    for (size_t box = 0; box < runs.size(); ++box) {
-      read_runs((*target->boxes)[box], target->bucket, target->from->offset, runs[box], host);
-    }
+    const at::Tensor host = buffer.space_for(values, type_of(*target));
+    read(*target, first, host);
     buffer.put(host, values);
   });
+}
+
+}  // namespace
+
+void read_into(const std::vector<ReadTarget>& targets, Staging& staging) {
+  read_in_pieces(targets, staging);
+}
+
+void read_into(const std::vector<BoxTarget>& targets, Staging& staging) {
+  read_in_pieces(targets, staging);
 }
 
 }  // namespace kinora::checkpoint

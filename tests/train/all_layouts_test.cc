@@ -189,12 +189,8 @@ class Matrix {
   void compare(TinyRun& run, const Seen& want) {
     Differences differences;
     Seen whole = begin(run);
-    const auto own = folder_ / (name_ + std::to_string(num_done_));
-    if (world_.rank() == 0) {
-      std::filesystem::create_directories(own);
-    }
-    world_.barrier();
-    const std::filesystem::path checkpoint = run.save(own, world_);
+    const std::filesystem::path checkpoint =
+        run.save(folder_ / (name_ + std::to_string(num_done_)), world_);
     Seen resumed = whole;
     finish(run, &whole);
     differences.add(whole, want);

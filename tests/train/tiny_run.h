@@ -188,8 +188,13 @@ class TinyRun {
     update(forward_backward(is_finite), outcome);
   }
 
-  /// A checkpoint in `folder`; its path. All ranks call it, and what follows.
+  /// A checkpoint in `folder`, which need not be there; its path. All ranks call it, and what
+  /// follows.
   std::filesystem::path save(const std::filesystem::path& folder, const comm::Group& world) {
+    if (world.rank() == 0) {
+      std::filesystem::create_directories(folder);
+    }
+    world.barrier();
     checkpoint::TrainingState state;
     state.step = steps_;
     state.optimizer = trainable.optimizer().state();

@@ -106,7 +106,7 @@ class Boosted {
   // Of a pipeline all passes of a step are one, begun as {.first = true, .last = false}, with a
   // backward for each; end_passes() ends it.
   void backward_of(const at::Tensor& loss, double share);
-  /// Of such a wait.
+  /// What waited() is of, for waits between these.
   [[nodiscard]] device::Stopwatch& waiting() { return *waiting_; }
   /// Before the last backward.
   void begin_last_backward();
