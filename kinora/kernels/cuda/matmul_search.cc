@@ -30,6 +30,7 @@ constexpr int kBursts = 3;
 constexpr float kHeatingUs = 150e3F;
 constexpr float kLargeUs = 100.0F;
 constexpr float kFinalistRatio = 1.1F;
+constexpr float kBurstRatio = 1.02F;       // slower after a burst: no more
 constexpr float kRestorableRatio = 1.05F;  // what it may cost that the next run need not search
 constexpr int64_t kMinSplitDepth = 2048;
 constexpr size_t kMaxSplitBases = 8;
@@ -44,6 +45,8 @@ constexpr uint32_t kTiles[] = {
     CUBLASLT_MATMUL_TILE_192x128, CUBLASLT_MATMUL_TILE_192x192, CUBLASLT_MATMUL_TILE_256x128};
 constexpr uint32_t kClusters[] = {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1,
                                   CUBLASLT_CLUSTER_SHAPE_1x2x1};
+constexpr uint32_t kUsualOptions[] = {0, 1};  // tried with every tile and cluster
+constexpr size_t kMostShapes = 8;             // the fastest ones, tried with all options
 // Products of fewer rows gained nothing, nor would the shortest.
 constexpr int64_t kManyRows = 256;
 constexpr int64_t kManyMacs = int64_t{1} << 30;
@@ -95,7 +98,12 @@ struct Candidate {
   MatmulAlgorithm algorithm;
   bool is_variant = false;  ///< ours, not proposed by the library
   float time_us = std::numeric_limits<float>::infinity();
+  bool was_timed = false;
 };
+
+bool is_faster(const Candidate& x, const Candidate& y) {
+  return x.time_us < y.time_us;
+}
 
 /// Device memory with random numbers, uniform in [-1, 1): zeros would need less power and would
 /// make every algorithm right.
@@ -355,6 +363,16 @@ bool is_known(const std::vector<Candidate>& candidates, const MatmulChoice& choi
   });
 }
 
+void add_variant(const MatmulContext& context, const MatmulPlan& plan, const MatmulChoice& choice,
+                 std::vector<Candidate>* candidates) {
+  if (is_known(*candidates, choice)) {
+    return;
+  }
+  if (const auto variant = restore(context, plan, choice)) {
+    candidates->push_back({*variant, true});
+  }
+}
+
 void add_split_variants(const MatmulContext& context, const MatmulPlan& plan,
                         std::vector<Candidate>* candidates) {
   const size_t num_bases = std::min(candidates->size(), kMaxSplitBases);
@@ -367,38 +385,50 @@ void add_split_variants(const MatmulContext& context, const MatmulPlan& plan,
       MatmulChoice choice = algorithm.choice;
       choice.split_k = split;
       choice.reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-      if (is_known(*candidates, choice)) {
-        continue;
-      }
-      if (const auto variant = restore(context, plan, choice)) {
-        candidates->push_back({*variant, true});
+      add_variant(context, plan, choice, candidates);
+    }
+  }
+}
+
+/// An algorithm with other tiles and clusters, and its usual options.
+void add_shapes(const MatmulContext& context, const MatmulPlan& plan,
+                const MatmulAlgorithm& algorithm, std::vector<Candidate>* candidates) {
+  for (const uint32_t tile : kTiles) {
+    for (const uint32_t cluster : kClusters) {
+      MatmulChoice choice = algorithm.choice;
+      choice.tile = tile;
+      choice.cluster_shape = cluster;
+      for (const uint32_t option : kUsualOptions) {
+        choice.custom = option;
+        add_variant(context, plan, choice, candidates);
       }
     }
   }
 }
 
-/// The first proposal, with other tiles, clusters and options.
-void add_shape_variants(const MatmulContext& context, const MatmulPlan& plan,
-                        std::vector<Candidate>* candidates) {
-  const MatmulAlgorithm algorithm = candidates->front().algorithm;
-  if (!algorithm.restorable) {
-    return;
-  }
+/// The fastest candidates of the algorithm's kind, the fastest first, with its other options.
+void add_options(const MatmulContext& context, const MatmulPlan& plan,
+                 const MatmulAlgorithm& algorithm, std::vector<Candidate>* candidates) {
   const uint32_t num_options = max_custom_option(algorithm) + 1;
-  for (const uint32_t tile : kTiles) {
-    for (const uint32_t cluster : kClusters) {
-      for (uint32_t option = 0; option < num_options; ++option) {
-        MatmulChoice choice = algorithm.choice;
-        choice.tile = tile;
-        choice.cluster_shape = cluster;
-        choice.custom = option;
-        if (is_known(*candidates, choice)) {
-          continue;
-        }
-        if (const auto variant = restore(context, plan, choice)) {
-          candidates->push_back({*variant, true});
-        }
-      }
+  const float slowest = kFinalistRatio * candidates->front().time_us;
+  std::vector<MatmulChoice> shapes;
+  for (const Candidate& candidate : *candidates) {
+    MatmulChoice choice = candidate.algorithm.choice;
+    choice.custom = algorithm.choice.custom;
+    MatmulChoice same = algorithm.choice;
+    same.tile = choice.tile;
+    same.cluster_shape = choice.cluster_shape;
+    const bool is_new = std::none_of(shapes.begin(), shapes.end(), [&](const MatmulChoice& shape) {
+      return same_algorithm(shape, same);
+    });
+    if (is_new && candidate.algorithm.restorable && same_algorithm(choice, same) &&
+        candidate.time_us < slowest && shapes.size() < kMostShapes) {
+      shapes.push_back(same);
+    }
+  }
+  for (MatmulChoice& choice : shapes) {
+    for (choice.custom = 0; choice.custom < num_options; ++choice.custom) {
+      add_variant(context, plan, choice, candidates);
     }
   }
 }
@@ -425,10 +455,17 @@ int burst_of(float time_us) {
   return time_us <= kLargeUs ? static_cast<int>(kSmallBurstUs / time_us) + 1 : 1;
 }
 
-/// Each candidate's time, the fastest first.
-void time_all(Bench* bench, std::vector<Candidate>* candidates) {
+/// Roughly the time of each candidate that has none yet, the fastest first.
+void time_quickly(Bench* bench, std::vector<Candidate>* candidates) {
   float best = std::numeric_limits<float>::infinity();
+  for (const Candidate& candidate : *candidates) {
+    best = std::min(best, candidate.time_us);
+  }
   for (Candidate& candidate : *candidates) {
+    if (candidate.was_timed) {
+      continue;
+    }
+    candidate.was_timed = true;
     (void)bench->time_us(candidate.algorithm);  // loads the kernel
     candidate.time_us = bench->time_us(candidate.algorithm);
     if (!std::isfinite(candidate.time_us)) {
@@ -442,9 +479,15 @@ void time_all(Bench* bench, std::vector<Candidate>* candidates) {
     }
     best = std::min(best, candidate.time_us);
   }
-  const auto faster = [](const Candidate& x, const Candidate& y) { return x.time_us < y.time_us; };
-  std::stable_sort(candidates->begin(), candidates->end(), faster);
+  std::stable_sort(candidates->begin(), candidates->end(), is_faster);
+}
 
+/// The times of the fastest candidates, in turns; the fastest first.
+void time_finalists(Bench* bench, std::vector<Candidate>* candidates) {
+  const float best = candidates->front().time_us;
+  if (!std::isfinite(best)) {
+    return;
+  }
   size_t num_finalists = 0;
   while (num_finalists < std::min(candidates->size(), kMaxFinalists) &&
          (*candidates)[num_finalists].time_us < kFinalistRatio * best) {
@@ -454,15 +497,23 @@ void time_all(Bench* bench, std::vector<Candidate>* candidates) {
   const bool is_large = best > kLargeUs;
   const int burst = is_large ? static_cast<int>(kBurstUs / best) + 1 : burst_of(best);
   for (int round = 0; round < (is_large ? kBursts : kFinalRuns); ++round) {
+    float fastest = std::numeric_limits<float>::infinity();
     for (size_t i = 0; i < num_finalists; ++i) {
-      times[i].push_back(bench->time_us((*candidates)[i].algorithm, burst));
+      Candidate& candidate = (*candidates)[i];
+      if (times[i].size() == static_cast<size_t>(round)) {
+        times[i].push_back(bench->time_us(candidate.algorithm, burst));
+        candidate.time_us = median(times[i]);
+      }
+      fastest = std::min(fastest, candidate.time_us);
+    }
+    for (size_t i = 0; is_large && i < num_finalists; ++i) {
+      if ((*candidates)[i].time_us > kBurstRatio * fastest) {
+        times[i].clear();  // so that it has no further turn
+      }
     }
   }
-  for (size_t i = 0; i < num_finalists; ++i) {
-    (*candidates)[i].time_us = median(times[i]);
-  }
   std::stable_sort(candidates->begin(), candidates->begin() + static_cast<int64_t>(num_finalists),
-                   faster);
+                   is_faster);
 }
 
 /// Whether |x - y| is small beside |x| (Euclidean norms); no where one is not finite.
@@ -507,15 +558,23 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
   if (fills_poorly(context, problem)) {
     add_split_variants(context, *plan, &candidates);
   }
-  if (problem.m > kManyRows && problem.batch * problem.m * problem.n * problem.k >= kManyMacs) {
-    add_shape_variants(context, *plan, &candidates);
-  }
   Bench bench(context, plan, stream);
   if (!bench.is_ready()) {
     return std::nullopt;
   }
   heat(&bench, candidates);
-  time_all(&bench, &candidates);
+  const MatmulAlgorithm first = candidates.front().algorithm;
+  const bool has_variants = first.restorable && problem.m > kManyRows &&
+                            problem.batch * problem.m * problem.n * problem.k >= kManyMacs;
+  if (has_variants) {
+    add_shapes(context, *plan, first, &candidates);
+  }
+  time_quickly(&bench, &candidates);
+  if (has_variants) {
+    add_options(context, *plan, first, &candidates);
+    time_quickly(&bench, &candidates);
+  }
+  time_finalists(&bench, &candidates);
   std::erase_if(candidates, [](const Candidate& candidate) {
     return !std::isfinite(candidate.time_us);  // proposed, and refused when it was to run
   });
