@@ -198,9 +198,8 @@ void PipelineLinks::send_streams(int64_t stage, const Streams& streams) {
 }
 
 at::Tensor PipelineLinks::receive_outline(int64_t stage, at::Device device) {
-  at::Tensor outline = at::empty({kMaxDims + 3}, at::device(device).dtype(at::kLong));
+  const at::Tensor outline = at::empty({kMaxDims + 3}, at::kLong);
   receive(link(false, stage - 1), outline, plan_.rank_of(stage - 1));
-  outline = outline.cpu();
   const auto* const values = outline.const_data_ptr<int64_t>();
   return at::empty({}, at::device(device).dtype(static_cast<at::ScalarType>(values[0])))
       .expand({values + 3, static_cast<size_t>(values[2])})
@@ -217,8 +216,7 @@ void PipelineLinks::send_outline(int64_t stage, const at::Tensor& stream) {
   values[1] = stream.requires_grad() ? 1 : 0;
   values[2] = stream.dim();
   std::ranges::copy(stream.sizes(), values.begin() + 3);
-  send(link(false, stage), {at::tensor(values, at::kLong).to(stream.device())},
-       plan_.rank_of(stage + 1));
+  send(link(false, stage), {at::tensor(values, at::kLong)}, plan_.rank_of(stage + 1));
 }
 
 PipelineLinks::Streams PipelineLinks::receive_gradients(int64_t stage, const Streams& like) {

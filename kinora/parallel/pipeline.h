@@ -92,8 +92,8 @@ class PipelineLinks {
   /// To the stage behind it.
   void send_streams(int64_t stage, const Streams& streams);
   /// The outline of a stream that is to come from the stage before: a tensor of its shape and type
-  /// on `device`, of one element's memory, which requires gradients where the stream does. Waits
-  /// for the device.
+  /// on `device`, of one element's memory, which requires gradients where the stream does. It comes
+  /// from host to host: neither waits for its device.
   [[nodiscard]] at::Tensor receive_outline(int64_t stage, at::Device device);
   /// To the stage behind it. kShape unless the stream is of floats, in kMaxDims dims at most.
   void send_outline(int64_t stage, const at::Tensor& stream);
