@@ -182,7 +182,8 @@ class Matmul::Impl {
         entry.source = Source::kTimed;
         if (algorithm->restorable) {
           found_.insert_or_assign(key(entry), algorithm->choice);
-          new_.insert_or_assign(key(entry), algorithm->choice);
+          mine_.insert_or_assign(key(entry), algorithm->choice);
+          keep();
         }
       }
     }
@@ -228,14 +229,21 @@ class Matmul::Impl {
     return lines;
   }
 
-  void save() {
-    if (!options_.cache_file.empty() && !new_.empty()) {
-      write_choices(options_.cache_file, new_);
-      new_.clear();
+ private:
+  /// Writes what was found to the cache file: at once, since runs are killed. What another process
+  /// writes at the same moment may be lost, until it finds the next.
+  void keep() {
+    if (options_.cache_file.empty()) {
+      return;
+    }
+    try {
+      write_choices(options_.cache_file, mine_);
+    } catch (const Error& error) {
+      log_warn(error.what(), "; the next run will search for fast products again");
+      options_.cache_file.clear();
     }
   }
 
- private:
   /// Enqueues with the entry's algorithm; if the library refuses that, with the first of its
   /// proposals that it does not refuse, which is the entry's from then on. If it refuses all: the
   /// first refusal.
@@ -333,19 +341,13 @@ class Matmul::Impl {
   Library library_;
   std::unordered_map<Key, Entry, KeyHash> entries_;
   MatmulChoices found_;   // by this object or, by the cache file, before
-  MatmulChoices new_;     // found, not in the cache file yet
+  MatmulChoices mine_;    // found by this object
   MatmulChoices pinned_;  // stronger than found_
 };
 
 Matmul::Matmul(const MatmulOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 
-Matmul::~Matmul() {
-  try {
-    impl_->save();
-  } catch (const Error&) {
-    // The next run will search again; whoever wants to know calls save().
-  }
-}
+Matmul::~Matmul() = default;
 
 bool Matmul::supports(const MatmulProblem& problem) {
   return impl_->entry(normalised(problem), {}).source != Source::kUnsupported;
@@ -373,10 +375,6 @@ size_t Matmul::library_version() {
 
 std::vector<std::string> Matmul::report() const {
   return impl_->report();
-}
-
-void Matmul::save() const {
-  impl_->save();
 }
 
 }  // namespace kinora::kernels::cuda

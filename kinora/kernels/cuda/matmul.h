@@ -41,10 +41,10 @@ class Matmul {
 
   /// Enqueues the product. The first call of a problem chooses its algorithm: pinned, from the
   /// cache file, or by timing candidates on random arrays of the same sizes (waits for the stream;
-  /// without memory for the arrays: the library's first choice). While `stream` is being captured
-  /// an unknown problem takes the library's first choice, until it is run outside of a capture. An
-  /// algorithm that the library then refuses to run gives way to its next proposal.
-  /// Throws kInternal for unsupported problems and failures of the library.
+  /// without memory for the arrays: the library's first choice), which the cache file then keeps.
+  /// While `stream` is being captured an unknown problem takes the library's first choice, until it
+  /// is run outside of a capture. An algorithm that the library then refuses to run gives way to
+  /// its next proposal. Throws kInternal for unsupported problems and failures of the library.
   void run(const MatmulProblem& problem, const MatmulArguments& arguments, cudaStream_t stream);
 
   /// The algorithms of all problems run so far, timed or not, and of the pinned ones not run yet, a
@@ -63,9 +63,6 @@ class Matmul {
 
   /// One line a problem used so far: shape, types, epilogue, algorithm, TFLOP/s when timed.
   [[nodiscard]] std::vector<std::string> report() const;
-
-  /// Writes what was found to the cache file (also done by the destructor).
-  void save() const;
 
  private:
   class Impl;
