@@ -123,17 +123,20 @@ def training(arguments, mode):
     return step, model
 
 
-def quantise(model, scales):
-    """Linears' weights to 8-bit floats once, what they read in each product (torchao, float8 dynamic quantisation)."""
+def quantise(model, scales, is_tuned):
+    """Linears' weights to 8-bit floats once, what they read in each product (torchao, float8 dynamic quantisation).
+    torchao also makes torch.compile tune each kernel by coordinate descent in all directions, which took more than
+    240 s for 12 blocks; here it is one direction at a time, where asked for."""
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, PerTensor, quantize_
     granularity = PerRow() if scales == "row" else PerTensor()
-    quantize_(model, Float8DynamicActivationFloat8WeightConfig(granularity=granularity))
+    quantize_(model, Float8DynamicActivationFloat8WeightConfig(granularity=granularity, set_inductor_config=False))
+    torch._inductor.config.coordinate_descent_tuning = is_tuned
 
 
 def sampling(arguments, mode):
     model = build(arguments, torch.bfloat16).requires_grad_(False).eval()
     if arguments.float8:
-        quantise(model, arguments.float8)
+        quantise(model, arguments.float8, arguments.tune)
     x, text, pooled, image_places, text_places = inputs(arguments)
     text, pooled = text.to(model.dtype), pooled.to(model.dtype)
     guidance = torch.full((arguments.batch,), 3.5, device=arguments.device) if arguments.guidance else None
@@ -178,6 +181,7 @@ def main():
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--graph", action="store_true", help="sampling: a CUDA graph captured by hand")
     parser.add_argument("--float8", choices=["row", "tensor"], help="sampling: torchao's products in 8 bits")
+    parser.add_argument("--tune", action="store_true", help="--float8: kernels by coordinate descent")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=3)
@@ -194,7 +198,8 @@ def main():
         measure.make_attention_contiguous()
     description = {"peer": "flux", "work": arguments.work, "joint": arguments.joint, "parallel": arguments.parallel,
                    "tokens": arguments.tokens**2 + arguments.text, "batch": arguments.batch,
-                   "contiguous_attention": is_contiguous, "float8": arguments.float8, "device": measure.device_name(arguments.device)}
+                   "contiguous_attention": is_contiguous, "float8": arguments.float8, "tuned": arguments.tune,
+                   "device": measure.device_name(arguments.device)}
     measure.run_all(({**description, "mode": mode}, lambda mode=mode: measured(arguments, mode))
                     for mode in arguments.mode)
     if arguments.fsdp2:
