@@ -1,10 +1,10 @@
 #include "kinora/core/progress.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 
+#include "kinora/core/seconds.h"
 #include "kinora/core/text.h"
 
 namespace kinora {
@@ -18,10 +18,6 @@ constexpr double kRounding = 1e-6;       // of fractions that add up to a whole 
 constexpr double kRedrawInterval = 0.1;  // seconds
 constexpr int kMostBarColumns = 30;
 constexpr int kFewestBarColumns = 5;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

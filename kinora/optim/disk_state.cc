@@ -12,6 +12,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/rounding.h"
+#include "kinora/core/seconds.h"
 #include "kinora/core/text.h"
 
 namespace kinora::optim {
@@ -203,8 +204,7 @@ std::string DiskState::measure() {
       last = start({piece}, writes);
     }
     wait(last);
-    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-    return static_cast<double>(bytes) / time.count();
+    return static_cast<double>(bytes) / seconds_since(begin);
   };
   const double reads = speed(false);
   const double writes = speed(true);

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "kinora/core/seconds.h"
 #include "kinora/ops/random.h"
 
 namespace kinora::pipelines {
@@ -29,8 +30,7 @@ double quickest(at::Device device, const std::function<void()>& call) {
     if (device.is_cuda()) {
       at::accelerator::synchronizeDevice(device.index());
     }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    least = i < warmup ? least : std::min(least, seconds.count());
+    least = i < warmup ? least : std::min(least, seconds_since(begin));
   }
   return least;
 }

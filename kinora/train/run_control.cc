@@ -9,6 +9,7 @@
 
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/core/seconds.h"
 #include "kinora/device/device.h"
 
 namespace kinora::train {
@@ -16,10 +17,6 @@ namespace {
 
 // Between two looks at what is asked of the run, and of a paused one.
 constexpr double kSecondsBetweenLooks = 0.2;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -36,9 +33,9 @@ StepWish RunControl::own_wish(const StopSignal* stop) {
   if (run_.samples->error() != nullptr) {
     return {.stop = kFirstRankVote + run_.mesh.world().rank()};
   }
-  if (run_.writes() && !asked_ && seconds_now() >= next_look_) {
+  if (run_.writes() && !asked_ && steady_seconds() >= next_look_) {
     use_requests_([&] { asked_ = requests_.take(); });
-    next_look_ = seconds_now() + kSecondsBetweenLooks;
+    next_look_ = steady_seconds() + kSecondsBetweenLooks;
   }
   StepWish wish{.stop = stop != nullptr && stop->requested() ? 1 : 0};
   if (asked_) {

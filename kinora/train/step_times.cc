@@ -3,18 +3,15 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <vector>
+
+#include "kinora/core/seconds.h"
 
 namespace kinora::train {
 namespace {
 
 constexpr int64_t kNumbers = 3;  // of a rank
-
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double median_of(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -34,11 +31,11 @@ double StepTimes::compute() const {
 }
 
 void StepClock::restart() {
-  last_ = host_seconds();
+  last_ = steady_seconds();
 }
 
 StepTimes StepClock::lap(double data_wait, std::optional<int64_t> waited) {
-  StepTimes times{.step = host_seconds() - last_};
+  StepTimes times{.step = steady_seconds() - last_};
   restart();
   times.data = data_wait - std::exchange(last_data_wait_, data_wait);
   if (waited) {

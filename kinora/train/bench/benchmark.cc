@@ -10,11 +10,11 @@
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/core/seconds.h"
 #include "kinora/device/device.h"
 #include "kinora/device/gpu_trace.h"
 #include "kinora/device/out_of_memory.h"
@@ -22,10 +22,6 @@
 
 namespace kinora::train {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 at::Tensor random_matrix(int64_t index, int64_t size, at::Device device) {
   return ops::random_normal({1, size, size}, at::arange(index, index + 1, at::kLong),
@@ -102,12 +98,12 @@ double median_call_seconds(at::Device device, int64_t calls,
     const int64_t end = calls * (block + 1) / blocks;
     const auto in_block = static_cast<double>(end - call);
     device::synchronize(device);
-    const double started = now();
+    const double started = steady_seconds();
     for (; call < end; ++call) {
       enqueue(call);
     }
     device::synchronize(device);
-    seconds.push_back((now() - started) / in_block);
+    seconds.push_back((steady_seconds() - started) / in_block);
   }
   return median(std::move(seconds));
 }

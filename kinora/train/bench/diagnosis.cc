@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -30,6 +29,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/module_file.h"
+#include "kinora/core/seconds.h"
 #include "kinora/core/text.h"
 #include "kinora/device/device.h"
 #include "kinora/io/file.h"
@@ -46,10 +46,6 @@ constexpr int64_t kDiskBytes = int64_t{1} << 28;
 constexpr rlim_t kEnoughFiles = 4096;
 constexpr double kLeastSharedMemory = 1.0 * kGiB;
 constexpr double kSlowDisk = 2e8;  // bytes/s: a checkpoint of DiT-XL/2 then takes a minute
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string rate(double bytes_per_s) {
   return human_number(bytes_per_s / 1e9, kDigits) + " GB/s";
@@ -173,13 +169,13 @@ double seconds_of(at::Device device, const std::function<void()>& work) {
   work();
   device::synchronize(device);
   double best = std::numeric_limits<double>::infinity();
-  const double end = seconds_now() + kLeastSeconds;
+  const double end = steady_seconds() + kLeastSeconds;
   do {
-    const double start = seconds_now();
+    const double start = steady_seconds();
     work();
     device::synchronize(device);
-    best = std::min(best, seconds_now() - start);
-  } while (seconds_now() < end);
+    best = std::min(best, steady_seconds() - start);
+  } while (steady_seconds() < end);
   return best;
 }
 
@@ -258,7 +254,7 @@ Findings find_disk(const fs::path& folder) {
   KINORA_CHECK(io::free_space(folder) > 2 * kDiskBytes, kIo, "[doctor] ", folder, " must have ",
                human_bytes(2 * kDiskBytes), " free to measure its speed");
   const std::vector<std::byte> piece(size_t{1} << 24, std::byte{0x5a});
-  const double start = seconds_now();
+  const double start = steady_seconds();
   {
     io::FileWriter writer(path, io::FileWriter::Create::kNew);
     for (int64_t done = 0; done < kDiskBytes; done += std::ssize(piece)) {
@@ -267,7 +263,7 @@ Findings find_disk(const fs::path& folder) {
     writer.sync();
     writer.close();
   }
-  const double write_speed = static_cast<double>(kDiskBytes) / (seconds_now() - start);
+  const double write_speed = static_cast<double>(kDiskBytes) / (steady_seconds() - start);
   found.push_back(
       {"disk", "write, to the device", rate(write_speed), write_speed,
        write_speed < kSlowDisk ? "checkpoints will take long: 10.8 GB for DiT-XL/2" : ""});
@@ -276,13 +272,13 @@ Findings find_disk(const fs::path& folder) {
     (void)::posix_fadvise(descriptor, 0, 0, POSIX_FADV_DONTNEED);
     ::close(descriptor);
   }
-  const double read_start = seconds_now();
+  const double read_start = steady_seconds();
   const io::FileReader reader(path);
   std::vector<std::byte> buffer(piece.size());
   for (int64_t at = 0; at < kDiskBytes; at += std::ssize(buffer)) {
     reader.read_at(at, buffer);
   }
-  const double read_speed = static_cast<double>(kDiskBytes) / (seconds_now() - read_start);
+  const double read_speed = static_cast<double>(kDiskBytes) / (steady_seconds() - read_start);
   found.push_back({"disk", "read", rate(read_speed), read_speed, ""});
   return found;
 }
