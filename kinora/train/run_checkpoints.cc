@@ -59,6 +59,14 @@ void RunCheckpoints::wait() {
   }
 }
 
+void RunCheckpoints::finish_writing() {
+  try {
+    writer_.wait();
+  } catch (const Error& failure) {
+    log_error(failure.what());
+  }
+}
+
 /// All ranks come here, since the writer's errors are the same on all of them.
 void RunCheckpoints::try_again(const Error& failure) {
   if (failure.kind() != ErrorKind::kIo) {

@@ -25,6 +25,9 @@ class RunCheckpoints : public RunObserver {
   void save();
   /// Until what was saved is on the disk; no step may be on its way. kIo as above.
   void wait();
+  /// Until it is on the disk or could not be written, which is only logged. The other ranks may be
+  /// in a step.
+  void finish_writing();
 
  private:
   void update_state();

@@ -77,6 +77,7 @@ class Trainer::Impl {
   [[nodiscard]] Resume replan(const StepOutOfMemory& error, const Resume& resume) {
     const PlanChoice choice = plan_after(error, run_);
     if (run_.mesh.world().size() > 1) {
+      checkpoints_.finish_writing();  // the others' writers go on while their steps wait
       keep_plan(choice.config);
       throw StartAgain("[train] rank " + std::to_string(run_.mesh.world().rank()) +
                        " had not enough memory; all ranks start again from the last checkpoint "
