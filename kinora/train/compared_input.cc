@@ -39,10 +39,13 @@ inference::ComparedInput compared_input(const inference::ModelRecipe& recipe,
   if (models::shape_of(recipe.model).image_states > 0) {
     states.emplace(recipe.image.encoder, recipe.model, at::kCPU);
   }
-  const EncodeStage stage(encoder ? &encoder->encoder : nullptr, texts ? &texts->encoder : nullptr,
-                          seed, at::kCPU, /*beside=*/false, models::shape_of(recipe.model).input,
-                          recipe.frame_masks, recipe.model.frame_compression,
-                          states ? &*states : nullptr);
+  const EncodeStage stage(seed, at::kCPU,
+                          {.encoder = encoder ? &encoder->encoder : nullptr,
+                           .texts = texts ? &texts->encoder : nullptr,
+                           .states = states ? &*states : nullptr,
+                           .input = models::shape_of(recipe.model).input,
+                           .given = recipe.frame_masks,
+                           .compression = recipe.model.frame_compression});
   const MicroBatch samples = micro_batch_of(
       stage.means(data::load_samples(source, indices, data::sample_size(recipe.data))),
       recipe.model);

@@ -18,21 +18,19 @@
 
 namespace kinora::train {
 
-EncodeStage::EncodeStage(const pipelines::LatentEncoder* encoder,
-                         const pipelines::TextBatchEncoder* texts, uint64_t seed, at::Device device,
-                         bool beside, models::ShownInput input,
-                         const diffusion::FrameMaskRatios& given, int64_t compression,
-                         const inference::FrameStates* states, const comm::Group& ranks)
-    : ranks_(encoder == nullptr ? comm::Group() : ranks),
-      encoder_(encoder == nullptr ? std::nullopt : std::optional(encoder->together(ranks))),
-      texts_(texts),
+EncodeStage::EncodeStage(uint64_t seed, at::Device device, const EncodeOptions& options)
+    : ranks_(options.encoder == nullptr ? comm::Group() : options.ranks),
+      texts_(options.texts),
       seed_(seed),
       device_(device),
-      input_(input),
-      given_(given),
-      compression_(compression),
-      states_(states) {
-  if (device.is_cuda() && beside && ranks_.size() == 1) {
+      input_(options.input),
+      given_(options.given),
+      compression_(options.compression),
+      states_(options.states) {
+  if (options.encoder != nullptr) {
+    encoder_.emplace(options.encoder->together(ranks_));
+  }
+  if (device.is_cuda() && options.beside && ranks_.size() == 1) {
     const c10::impl::VirtualGuardImpl backend(device.type());
     stream_ = backend.getNewStream(device, /*priority=*/0);
     c10::Event weights(device.type());  // which the current stream may still be writing

@@ -16,6 +16,21 @@
 
 namespace kinora::train {
 
+struct EncodeOptions {
+  const pipelines::LatentEncoder* encoder = nullptr;   ///< borrowed; null: pixels stay pixels
+  const pipelines::TextBatchEncoder* texts = nullptr;  ///< borrowed; null: tokens stay tokens
+  const inference::FrameStates* states = nullptr;      ///< borrowed: what reads them; may be null
+  models::ShownInput input = models::ShownInput::kPlain;  ///< of the model
+  diffusion::FrameMaskRatios given = {};                  ///< which frames of clips are given
+  int64_t compression = 1;                                ///< frames that become one of latents
+  /// On a GPU the work runs on a stream of its own; else on the current one.
+  bool beside = true;
+  /// Those that have the same samples and encode pixels together, which then is on the current
+  /// stream: beside a step's exchanges, in another order on each GPU, both could wait for each
+  /// other. All of them make the same calls.
+  comm::Group ranks = {};
+};
+
 /// What happens to the samples of a step before the model sees them: they are copied to the device,
 /// a frozen autoencoder makes latents of pixels and of what a U-Net is shown beside them, of
 /// latents with a deviation one is drawn, and a frozen text encoder makes vectors of tokens. On a
@@ -25,17 +40,7 @@ namespace kinora::train {
 /// themselves, so that they say nothing of the others (Open-Sora 2).
 class EncodeStage {
  public:
-  /// Both encoders are borrowed; null: pixels stay pixels, and tokens tokens. beside: on a GPU the
-  /// work runs on a stream of its own; else on the current one. input: of the model. given: which
-  /// frames of clips, `compression` of which became one. states: borrowed, what reads these; may be
-  /// null. ranks: those that have the same samples and encode pixels together, which then is on the
-  /// current stream: beside a step's exchanges, in another order on each GPU, both could wait for
-  /// each other. All of them make the same calls.
-  EncodeStage(const pipelines::LatentEncoder* encoder, const pipelines::TextBatchEncoder* texts,
-              uint64_t seed, at::Device device, bool beside = true,
-              models::ShownInput input = models::ShownInput::kPlain,
-              const diffusion::FrameMaskRatios& given = {}, int64_t compression = 1,
-              const inference::FrameStates* states = nullptr, const comm::Group& ranks = {});
+  EncodeStage(uint64_t seed, at::Device device, const EncodeOptions& options = {});
 
   /// Whether all ranks that encode together have samples for begin(), as this one says of itself.
   /// All of them call it.

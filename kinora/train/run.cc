@@ -154,11 +154,15 @@ Run::Run(const RunConfig& asked, const Resume& resume, const comm::Group& world)
   config_yaml = dump_config(config);
   // Ranks gather the encoder's blocks on a communicator of their own: beside a step's, in another
   // order on each GPU, both could wait for each other.
-  stage.emplace(encodes, texts, seed, device,
-                /*beside=*/!config.text.shared || mesh.world().size() == 1,
-                models::shape_of(config.model).input, config.frame_masks,
-                config.model.frame_compression, frame_states.get(),
-                encoding_ranks(config, encoder.get(), mesh));
+  stage.emplace(seed, device,
+                EncodeOptions{.encoder = encodes,
+                              .texts = texts,
+                              .states = frame_states.get(),
+                              .input = models::shape_of(config.model).input,
+                              .given = config.frame_masks,
+                              .compression = config.model.frame_compression,
+                              .beside = !config.text.shared || mesh.world().size() == 1,
+                              .ranks = encoding_ranks(config, encoder.get(), mesh)});
 }
 
 void Run::open_log() {

@@ -89,8 +89,8 @@ class EncodeStageTest : public testing::Test {
  protected:
   PatchAutoencoder autoencoder_;
   const pipelines::LatentEncoder encoder_{autoencoder_, at::kCPU, 3};
-  const EncodeStage encoding_{&encoder_, nullptr, 5, at::kCPU};
-  const EncodeStage drawing_{nullptr, nullptr, 5, at::kCPU};
+  const EncodeStage encoding_{5, at::kCPU, {.encoder = &encoder_}};
+  const EncodeStage drawing_{5, at::kCPU};
   const data::TemporaryFolder folder_;
 };
 
@@ -163,9 +163,9 @@ TEST_F(EncodeStageTest, PicturesBesideAreShownFromTheirCacheAsOnLine) {
   for (const ShownInput input : {ShownInput::kReference, ShownInput::kSubjects, ShownInput::kFill,
                                  ShownInput::kInpaint, ShownInput::kEdit}) {
     SCOPED_TRACE(to_string(input));
-    const EncodeStage online(&encoder_, nullptr, 5, at::kCPU, true, input);
-    const EncodeStage drawing(input == ShownInput::kEdit ? &encoder_ : nullptr, nullptr, 5,
-                              at::kCPU, true, input);
+    const EncodeStage online(5, at::kCPU, {.encoder = &encoder_, .input = input});
+    const EncodeStage drawing(
+        5, at::kCPU, {.encoder = input == ShownInput::kEdit ? &encoder_ : nullptr, .input = input});
     const std::vector<StepSamples> wanted = steps_of(pixels, online, 0, 4);
     const std::vector<StepSamples> got = steps_of(cached, drawing, 0, 4);
     expect_same(wanted, got);
@@ -224,9 +224,8 @@ TEST(EncodeGivenTest, GivenFramesAreEncodedByThemselves) {
   given.weights = {.t2v = 1, .i2v_head = 1, .i2v_loop = 1, .v2v_head = 1, .v2v_tail = 1};
   ClipAutoencoder autoencoder;
   const pipelines::LatentEncoder encoder(autoencoder, at::kCPU, 3);
-  const EncodeStage plain(nullptr, nullptr, 5, at::kCPU);
-  const EncodeStage encoding(&encoder, nullptr, 5, at::kCPU, true, models::ShownInput::kPlain,
-                             given, 4);
+  const EncodeStage plain(5, at::kCPU);
+  const EncodeStage encoding(5, at::kCPU, {.encoder = &encoder, .given = given, .compression = 4});
   const at::Tensor pixels = steps_of(config, plain, 1, 2).at(0).batches.at(0).images;
   const std::vector<StepSamples> steps = steps_of(config, encoding, 1, 2);
   EXPECT_EQ(steps.at(0).step, 1);

@@ -70,8 +70,7 @@ class EncodingRanksTest : public testing::Test {
   }
 
   [[nodiscard]] EncodeStage stage(const comm::Group& ranks) const {
-    return {&frozen_->encoder,          nullptr, 5, at::kCPU, true,
-            models::ShownInput::kPlain, {},      1, nullptr,  ranks};
+    return {5, at::kCPU, {.encoder = &frozen_->encoder, .ranks = ranks}};
   }
 
   /// The latents of two steps.

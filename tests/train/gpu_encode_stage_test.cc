@@ -29,8 +29,8 @@ TEST(GpuEncodeStageTest, LatentsAreThoseOfTheCpuHoweverStepsOverlap) {
   PatchAutoencoder autoencoder;
   const pipelines::LatentEncoder on_cpu(autoencoder, at::kCPU, 16);
   const pipelines::LatentEncoder on_gpu(autoencoder, gpu, 5);
-  const EncodeStage cpu_stage(&on_cpu, nullptr, 3, at::kCPU);
-  const EncodeStage gpu_stage(&on_gpu, nullptr, 3, gpu);
+  const EncodeStage cpu_stage(3, at::kCPU, {.encoder = &on_cpu});
+  const EncodeStage gpu_stage(3, gpu, {.encoder = &on_gpu});
   StepLoader cpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/false);
   StepLoader gpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/true);
   std::deque<StepSamples> ahead;
@@ -71,7 +71,7 @@ TEST(GpuEncodeStageTest, PixelsAreCopiedAheadThroughTheSamePinnedMemory) {
   config.train.micro_batch = 16;
   const data::RunData data = open_data(config.data);
   const at::Device gpu = inference::choose_device(DeviceChoice::kCuda);
-  const EncodeStage stage(nullptr, nullptr, 3, gpu);
+  const EncodeStage stage(3, gpu);
   StepLoader cpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/false);
   StepLoader gpu_loader(config, {.data = data.train.get()}, {}, {}, /*pinned=*/true);
   const auto pinned_allocations = [] {

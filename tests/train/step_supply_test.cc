@@ -39,7 +39,7 @@ StepSupply supply_of(const data::Source& source, const EncodeStage& latents) {
 
 TEST(StepSupplyTest, GivesTheLoadersStepsInOrder) {
   const Black source(/*is_there=*/true);
-  const EncodeStage latents(nullptr, nullptr, 0, at::kCPU);
+  const EncodeStage latents(0, at::kCPU);
   StepSupply supply = supply_of(source, latents);
   for (int64_t step = 0; step < 5; ++step) {
     supply.fetch(5 - step);
@@ -53,7 +53,7 @@ TEST(StepSupplyTest, GivesTheLoadersStepsInOrder) {
 
 TEST(StepSupplyTest, TakesTwoStepsAndNoMoreThanAreLeft) {
   const Black source(/*is_there=*/true);
-  const EncodeStage latents(nullptr, nullptr, 0, at::kCPU);
+  const EncodeStage latents(0, at::kCPU);
   StepSupply supply = supply_of(source, latents);
   supply.fetch(10);
   EXPECT_EQ(supply.loader().stats().num_batches, 2);
@@ -66,7 +66,7 @@ TEST(StepSupplyTest, TakesTwoStepsAndNoMoreThanAreLeft) {
 
 TEST(StepSupplyTest, KeepsTheErrorAndAsksNoMore) {
   const Black source(/*is_there=*/false);
-  const EncodeStage latents(nullptr, nullptr, 0, at::kCPU);
+  const EncodeStage latents(0, at::kCPU);
   StepSupply supply = supply_of(source, latents);
   supply.fetch(10);
   ASSERT_NE(supply.error(), nullptr);

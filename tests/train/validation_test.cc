@@ -57,7 +57,7 @@ class ValidationTest : public testing::Test {
   }
 
   const data::ShapeSource source_{9, kCount, 16, 16};
-  const EncodeStage stage_{nullptr, nullptr, 0, at::kCPU};
+  const EncodeStage stage_{0, at::kCPU};
   const diffusion::Objective iddpm_ = diffusion::Iddpm(1000, false);
   const diffusion::Objective hybrid_ = diffusion::Iddpm(1000, true);
   const diffusion::Objective flow_ = diffusion::RectifiedFlow();

@@ -146,9 +146,9 @@ class StepTimer::Impl {
                      .divide_among = [this](int64_t ranks) { trainable_->divide_among(ranks); },
                      .most_ranks = mesh_.shape().sequence});
     encoding_ranks_ = encoding_ranks(config_, frozen_.get(), mesh_);
-    stage_.emplace(frozen_ ? &frozen_->encoder : nullptr, nullptr, kBenchmarkSeed, device_,
-                   /*beside=*/true, models::ShownInput::kPlain, diffusion::FrameMaskRatios(),
-                   /*compression=*/1, /*states=*/nullptr, encoding_ranks_);
+    stage_.emplace(
+        kBenchmarkSeed, device_,
+        EncodeOptions{.encoder = frozen_ ? &frozen_->encoder : nullptr, .ranks = encoding_ranks_});
   }
 
   [[nodiscard]] StepBenchmark time(const StepBenchmarkOptions& options) {
@@ -387,10 +387,10 @@ class StepTimer::Impl {
               impl.device_, inference::compute_type(impl.config_.text.precision))),
           encoder(*model, impl.config_.text.micro_batch > 0 ? impl.config_.text.micro_batch
                                                             : inference::TextOptions::kMicroBatch),
-          stage(impl.frozen_ ? &impl.frozen_->encoder : nullptr, &encoder, kBenchmarkSeed,
-                impl.device_, /*beside=*/true, models::ShownInput::kPlain,
-                diffusion::FrameMaskRatios(), /*compression=*/1, /*states=*/nullptr,
-                impl.encoding_ranks_) {}
+          stage(kBenchmarkSeed, impl.device_,
+                {.encoder = impl.frozen_ ? &impl.frozen_->encoder : nullptr,
+                 .texts = &encoder,
+                 .ranks = impl.encoding_ranks_}) {}
 
     std::unique_ptr<models::TextEncoder> model;
     pipelines::TextBatchEncoder encoder;
