@@ -6,10 +6,12 @@ usage() {
   cat <<'TEXT'
 usage: scripts/bare.sh [--quick] [--user] [--terminal] [--keep] [SUITE]
 
-Makes a bare Debian (SUITE, default bookworm: what debootstrap calls minbase, and make) in a folder
-of its own, clones the last commit into it, under a path with a space and beside a half-made .venv,
-and runs `make demo` and `make test` there. Says how long each step took. Wants root, debootstrap,
-20 GB of disk and the network.
+Makes a bare machine (SUITE: what debootstrap calls minbase, and make) in a folder of its own,
+clones the last commit into it, under a path with a space and beside a half-made .venv, and runs
+`make demo` and `make test` there. Says how long each step took. SUITE is bookworm, Debian 12, if
+none is given; noble is Ubuntu 24.04 and wants Ubuntu's keys in
+/usr/share/keyrings/ubuntu-archive-keyring.gpg. Wants root, debootstrap, 20 GB of disk and the
+network.
 
   --quick     only what shows that nothing is missing: set-up, the program, ten steps of the demo,
               then the set-up for GPUs and every source that includes CUDA's headers. Uses the
@@ -120,7 +122,11 @@ step() {
 }
 
 say "making a bare $suite in $bare"
-contained debootstrap --variant=minbase --include=make "$suite" "$bare" >"$bare.log" 2>&1 ||
+machine=(--variant=minbase --include=make "$suite" "$bare")
+if [[ "$suite" == noble ]]; then  # which Debian's debootstrap does not know; Ubuntu's images have universe
+  machine=(--components=main,universe "${machine[@]}" '' /usr/share/debootstrap/scripts/gutsy)
+fi
+contained debootstrap "${machine[@]}" >"$bare.log" 2>&1 ||
   { tail -n 20 "$bare.log" >&2; die "debootstrap failed; its output is in $bare.log"; }
 rm "$bare.log"
 cp /etc/resolv.conf "$bare/etc/resolv.conf"
