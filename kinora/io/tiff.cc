@@ -11,13 +11,13 @@ namespace kinora::io {
 namespace {
 
 const KinoraTiffTable& module() {
-  static const KinoraTiffTable& table = load_module<KinoraTiffTable>(
+  static const KinoraTiffTable* const table = &load_module<KinoraTiffTable>(
       {.name = "tiff",
        .version = 1,
        .what = "TIFF",
        .needed_for = "reads .tif files with libtiff",
        .how_to_have = "scripts/setup.sh, then build again; or turn the files into PNG"});
-  return table;
+  return *table;
 }
 
 struct Picture : KinoraTiffPicture {
