@@ -1,6 +1,13 @@
 # Third-party libraries (docs/dependencies.md): static or header-only, so that the program runs on
 # another Linux machine that has only the same libtorch.
 include(KinoraLinked)
+
+# What scripts/setup.sh has installed since, as a video library, is found by the next build.
+set(changes "${PROJECT_SOURCE_DIR}/.cache/setup-changes")
+if(EXISTS "${changes}")
+  set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${changes}")
+endif()
+
 find_package(CLI11 CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 kinora_static_dependency(xxhash xxhash.h)
@@ -19,6 +26,9 @@ endif()
 
 # Arrow C++ from the wheel of pyarrow, for the module that reads Parquet; may be missing.
 file(GLOB KINORA_PYARROW_FOUND "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow")
+if(NOT KINORA_PYARROW_DIR)  # as found before it was installed
+  unset(KINORA_PYARROW_DIR CACHE)
+endif()
 set(KINORA_PYARROW_DIR "${KINORA_PYARROW_FOUND}" CACHE PATH "The package pyarrow, for Parquet")
 file(GLOB KINORA_ARROW_LIBRARY "${KINORA_PYARROW_DIR}/libarrow.so.*")
 file(GLOB KINORA_PARQUET_LIBRARY "${KINORA_PYARROW_DIR}/libparquet.so.*")

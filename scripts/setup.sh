@@ -87,6 +87,8 @@ else
   part=cpu space_mb=2000 download='0.5 GB' torch_packages=(--no-deps "${CPU_PACKAGES[@]}")
 fi
 readonly part space_mb download torch_packages root venv="$root/.venv" stamp="$root/.venv/kinora-setup"
+# As old as what was installed last: builds that are there then look again for what they can have.
+readonly changes="$root/.cache/setup-changes"
 
 # --- Debian packages -----------------------------------------------------------------------------
 
@@ -124,6 +126,7 @@ install_packages() {  # install_packages PACKAGE...: those of them that are miss
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive "${apt[@]}" $install ||
     die "apt-get could not install: ${missing[*]} (see above)." \
       "On Ubuntu these are in 'universe': add-apt-repository universe"
+  touch "$changes"
 }
 
 # --- Python environment --------------------------------------------------------------------------
@@ -160,7 +163,10 @@ pip_install() {
   [[ -t 1 ]] || options+=(--progress-bar off)
   # Without the room for a second copy of the downloads, keep none.
   [[ "$(free_mb "$root")" -ge $((2 * space_mb)) ]] || options+=(--no-cache-dir)
-  "$venv/bin/python" -m pip install "${options[@]}" "$@" 2>"$log" && return
+  if "$venv/bin/python" -m pip install "${options[@]}" "$@" 2>"$log"; then
+    touch "$changes"
+    return
+  fi
   cat "$log" >&2
   if grep -q 'No space left' "$log"; then
     die "the disk is full: pip needs about $space_mb MB at $venv and in TMPDIR."
@@ -326,3 +332,4 @@ fi
 if [[ "$cuda" == yes ]]; then
   install_nvcc
 fi
+[[ -e "$changes" ]] || touch "$changes"

@@ -183,6 +183,18 @@ class SetupTest(unittest.TestCase):
         self.assertRegex(self.calls_made(), "apt-get .*update")
         self.assertIn("--no-install-recommends libpng-dev\n", self.calls_made())
 
+    def test_builds_hear_of_what_was_installed(self):
+        changes = self.root / ".cache/setup-changes"
+        self.run_setup()
+        os.utime(changes, (1, 1))
+        self.run_setup()
+        self.assertEqual(changes.stat().st_mtime, 1)
+        self.run_setup("--video", MISSING="libavcodec-dev", USER_ID="0")
+        self.assertGreater(changes.stat().st_mtime, 1)
+        os.utime(changes, (1, 1))
+        self.run_setup("--parquet")
+        self.assertGreater(changes.stat().st_mtime, 1)
+
     def test_says_when_apt_cannot(self):
         status, _, err = self.run_setup("--no-cuda", MISSING="git", USER_ID="0", APT_STATUS="100")
         self.assertEqual(status, 1)

@@ -17,12 +17,12 @@ namespace example_test {
 namespace fs = std::filesystem;
 
 /// The losses that rank 0 of the program says, in an empty folder.
-std::vector<double> losses_of(const std::string& program, int64_t num_ranks,
-                              const fs::path& folder) {
+std::vector<double> losses_of(const std::string& program, const std::string& arguments,
+                              int64_t num_ranks, const fs::path& folder) {
   fs::remove_all(folder);
   fs::create_directories(folder);
-  const std::string command =
-      "cd '" + folder.string() + "' && exec " + build_path("").string() + program + " > said-$RANK";
+  const std::string command = "cd '" + folder.string() + "' && exec '" +
+                              build_path(program).string() + "' " + arguments + " > said-$RANK";
   LaunchOptions options;
   options.command = {"sh", "-c", command};
   options.num_ranks = num_ranks;
@@ -44,7 +44,7 @@ class ExampleTest : public testing::TestWithParam<int64_t> {};
 
 TEST_P(ExampleTest, LearnsOnRanks) {
   const fs::path folder = testing::TempDir() + "kinora-example-" + std::to_string(GetParam());
-  const std::vector<double> losses = losses_of("train_anything", GetParam(), folder);
+  const std::vector<double> losses = losses_of("train_anything", "", GetParam(), folder);
   ASSERT_EQ(losses.size(), 6U);
   EXPECT_LT(losses.back(), 0.2 * losses.front());
   EXPECT_TRUE(fs::exists(folder / "train_anything.safetensors"));
@@ -56,8 +56,7 @@ TEST(DivideAnythingTest, LearnsOnRanks) {
   for (const auto& [model, num_ranks] :
        {std::pair("gpt layers", 1), std::pair("gpt layers", 4), std::pair("resnet layers", 2),
         std::pair("gpt stages", 4), std::pair("resnet stages", 2)}) {
-    const std::vector<double> losses =
-        losses_of(std::string("divide_anything ") + model, num_ranks, folder);
+    const std::vector<double> losses = losses_of("divide_anything", model, num_ranks, folder);
     ASSERT_EQ(losses.size(), 4U) << model;
     EXPECT_LT(losses.back(), 0.2 * losses.front()) << model << " on " << num_ranks;
   }
