@@ -75,6 +75,18 @@ void hold_back(AVCodecContext& decoder, int64_t delay) {
       std::max(decoder.has_b_frames, static_cast<int>(std::min(delay, kMostOfAnyCodec)));
 }
 
+/// 0: not known.
+double frames_per_second(const AVStream& stream) {
+  // Frames of a GIF take as long as they like, and newer versions say the rate of the first ones.
+  if (stream.codecpar->codec_id == AV_CODEC_ID_GIF && stream.nb_frames > 0 && stream.duration > 0) {
+    return static_cast<double>(stream.nb_frames) /
+           (static_cast<double>(stream.duration) * av_q2d(stream.time_base));
+  }
+  const AVRational rate =
+      stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : stream.r_frame_rate;
+  return rate.num > 0 && rate.den > 0 ? av_q2d(rate) : 0.0;
+}
+
 }  // namespace
 
 FfmpegInfo Reader::open(const FfmpegBytes& bytes, const FfmpegLimits& limits) {
@@ -92,9 +104,7 @@ FfmpegInfo Reader::open(const FfmpegBytes& bytes, const FfmpegLimits& limits) {
   info.height = transposed ? parameters.width : parameters.height;
   info.width = transposed ? parameters.height : parameters.width;
   info.declared_frames = std::max<int64_t>(stream.nb_frames, 0);
-  const AVRational rate =
-      stream.avg_frame_rate.num > 0 ? stream.avg_frame_rate : stream.r_frame_rate;
-  info.fps = rate.num > 0 && rate.den > 0 ? av_q2d(rate) : 0.0;
+  info.fps = frames_per_second(stream);
   std::strncpy(info.codec, avcodec_get_name(parameters.codec_id), sizeof(info.codec) - 1);
   return info;
 }
