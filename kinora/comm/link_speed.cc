@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "kinora/core/error.h"
+#include "kinora/core/seconds.h"
 
 namespace kinora::comm {
 namespace {
@@ -44,7 +45,6 @@ double slowest_rank(const Group& group, double seconds) {
 
 /// Seconds of a call, of the slowest rank.
 double time_calls(const Group& group, Operation operation, const at::Tensor& whole) {
-  using Clock = std::chrono::steady_clock;
   const auto finish = [&] {
     if (whole.is_cuda()) {
       at::accelerator::synchronizeDevice(whole.device().index());
@@ -53,13 +53,12 @@ double time_calls(const Group& group, Operation operation, const at::Tensor& who
   const auto seconds_of = [&](int64_t calls) {
     finish();
     group.barrier();
-    const auto start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < calls; ++i) {
       call(group, operation, whole);
     }
     finish();
-    const std::chrono::duration<double> seconds = Clock::now() - start;
-    return seconds.count() / static_cast<double>(calls);
+    return seconds_since(start) / static_cast<double>(calls);
   };
   call(group, operation, whole);  // connects
   const double once = slowest_rank(group, seconds_of(1));
