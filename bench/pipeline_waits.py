@@ -96,7 +96,8 @@ def main():
         weights = one - seconds_of(train(arguments, folder, "frozen", ["finetune.freeze=[blocks.*]"]))
         print(f"{stages} stages of {arguments.blocks} blocks, {micro_batches} micro-batches; "
               f"one rank takes {one * 1e3:.0f} ms, {weights * 1e3:.0f} of them for the weights of blocks")
-        print("| schedule | ms | of one rank's / stages | waits, %: least, median, most | formula, % | for each rank's time, % |")
+        print("| schedule | ms | of one rank's / stages | waits, %: least, median, most | formula, % "
+              "| for each rank's time, % |")
         print("|---|---|---|---|---|---|")
         for schedule, waits_each in (("1f1b", 1), ("zero_bubble", 1 - 2 * weights / one)):
             lines = train(arguments, folder, schedule,
