@@ -7,6 +7,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/kernels/cuda/graph_counters.h"
 #include "kinora/kernels/cuda/graph_memsets.h"
 
 namespace kinora::device {
@@ -94,7 +95,9 @@ void Graph::record(const std::function<void()>& work, GraphPool* pool) {
         work();
       }
       impl_->graph.capture_end();
-      KINORA_CUDA_CHECK(kernels::cuda::replace_memsets(impl_->graph.raw_cuda_graph()));
+      cudaGraph_t const recorded = impl_->graph.raw_cuda_graph();
+      KINORA_CUDA_CHECK(kernels::cuda::drop_repeated_clears(recorded));
+      KINORA_CUDA_CHECK(kernels::cuda::replace_memsets(recorded));
       impl_->graph.instantiate();
     } catch (const c10::OutOfMemoryError& error) {
       end_unfinished(impl_->graph);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -7,6 +8,7 @@
 
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
+#include "kinora/kernels/cuda/graph_counters.h"
 #include "kinora/kernels/cuda/matmul.h"
 #include "kinora/kernels/elements.h"
 #include "kinora/kernels/matmul_cache.h"
@@ -384,6 +386,70 @@ TEST_F(GpuMatmulTest, CapturesWithoutSearch) {
   EXPECT_NE(matmul.report()[0].find("timed now"), std::string::npos) << matmul.report()[0];
   c.run_captured(&matmul, stream_);
   c.check();
+}
+
+/// Nodes of a graph that are memsets.
+int64_t num_memsets(cudaGraph_t graph) {
+  size_t count = 0;
+  EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &count), cudaSuccess);
+  std::vector<cudaGraphNode_t> nodes(count);
+  EXPECT_EQ(cudaGraphGetNodes(graph, nodes.data(), &count), cudaSuccess);
+  return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    EXPECT_EQ(cudaGraphNodeGetType(node, &type), cudaSuccess);
+    return type == cudaGraphNodeTypeMemset;
+  });
+}
+
+TEST_F(GpuMatmulTest, RecordedProductsShareAMemset) {
+  constexpr int kProducts = 70;  // of two memsets of all
+  const MatmulProblem problem{.m = 4096,
+                              .n = 3072,
+                              .k = 64,
+                              .transpose_b = true,
+                              .a_type = DType::kF16,
+                              .b_type = DType::kF16,
+                              .d_type = DType::kF16};
+  const auto random = [](int64_t count, uint32_t seed) {
+    Array array(count, DType::kF16);
+    array.fill(seed);
+    return array.bytes;
+  };
+  const DeviceArray<uint8_t> a(random(problem.m * problem.k, 1));
+  const DeviceArray<uint8_t> b(random(problem.n * problem.k, 2));
+  const DeviceArray<uint8_t> d(std::vector<uint8_t>(2 * problem.m * problem.n));
+  const MatmulArguments arguments{.a = a.data(), .b = b.data(), .d = d.data()};
+  Matmul matmul({});
+  matmul.run(problem, arguments, stream_);
+  KINORA_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  const std::vector<uint8_t> expected = d.host();
+
+  KINORA_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < kProducts; ++i) {
+    KINORA_CUDA_CHECK(cudaMemsetAsync(d.data(), i, 2 * problem.m * problem.n, stream_));
+    matmul.run(problem, arguments, stream_);
+  }
+  cudaGraph_t graph = nullptr;
+  KINORA_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+  const int64_t before = num_memsets(graph);
+  EXPECT_EQ(cuda::drop_repeated_clears(graph), cudaSuccess);
+  const int64_t after = num_memsets(graph);
+  std::printf("%s: %lld memsets, then %lld\n", matmul.report().front().c_str(),
+              static_cast<long long>(before), static_cast<long long>(after));
+  if (before > kProducts + 2) {
+    EXPECT_EQ(after, kProducts + 2);
+  } else {
+    EXPECT_EQ(after, kProducts) << "the library clears nothing";
+  }
+  cudaGraphExec_t executable = nullptr;
+  KINORA_CUDA_CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int run = 0; run < 3; ++run) {
+    KINORA_CUDA_CHECK(cudaGraphLaunch(executable, stream_));
+    KINORA_CUDA_CHECK(cudaStreamSynchronize(stream_));
+    EXPECT_TRUE(d.host() == expected) << "the same algorithm, so the same bits";
+  }
+  KINORA_CUDA_CHECK(cudaGraphExecDestroy(executable));
+  KINORA_CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
 TEST_F(GpuMatmulTest, TheCacheFileSavesTheSearch) {

@@ -10,6 +10,7 @@
 #include "kinora/core/cuda.h"
 #include "kinora/core/error.h"
 #include "kinora/core/log.h"
+#include "kinora/kernels/cuda/graph_counters.h"
 #include "kinora/kernels/cuda/matmul_plan.h"
 #include "kinora/kernels/cuda/matmul_search.h"
 #include "kinora/kernels/matmul_cache.h"
@@ -249,8 +250,14 @@ class Matmul::Impl {
   /// first refusal.
   cublasStatus_t enqueue_any(Entry* entry, const MatmulArguments& arguments, cudaStream_t stream) {
     const MatmulContext& context = library_.context();
-    const cublasStatus_t first =
-        enqueue(context, &entry->plan, entry->algorithm, arguments, stream);
+    MatmulContext own = context;
+    if (entry->algorithm.workspace_bytes <= GraphCounters::kWorkspaceBytes) {
+      if (void* workspace = counters_.next(stream)) {
+        own.workspace = workspace;
+        own.workspace_bytes = GraphCounters::kWorkspaceBytes;
+      }
+    }
+    const cublasStatus_t first = enqueue(own, &entry->plan, entry->algorithm, arguments, stream);
     if (!is_refusal(first)) {
       return first;
     }
@@ -339,6 +346,7 @@ class Matmul::Impl {
 
   MatmulOptions options_;
   Library library_;
+  GraphCounters counters_;
   std::unordered_map<Key, Entry, KeyHash> entries_;
   MatmulChoices found_;   // by this object or, by the cache file, before
   MatmulChoices mine_;    // found by this object
