@@ -55,7 +55,7 @@ struct MatmulAlignment {
 using MatmulChoices = std::map<std::string, MatmulChoice, std::less<>>;
 
 /// Which search found a choice; another one since searches try other tiles, clusters and options.
-inline constexpr int kSearch = 2;
+inline constexpr int kSearch = 3;
 
 /// "GPU|version.search|problem|".
 [[nodiscard]] std::string choice_key(std::string_view gpu, size_t library_version,

@@ -63,7 +63,7 @@ TEST_F(MatmulCacheTest, ALineComesBack) {
 
 TEST_F(MatmulCacheTest, ALineSaysWhatItIsAbout) {
   EXPECT_EQ(some_line(),
-            "NVIDIA H200|130100.2|m=4608 n=1152 k=65536 a=BF16^T b=BF16 d=F32+ ld=4608,1152,1152|"
+            "NVIDIA H200|130100.3|m=4608 n=1152 k=65536 a=BF16^T b=BF16 d=F32+ ld=4608,1152,1152|"
             "id=66 tile=23 split_k=3 reduction=2 swizzle=1 custom=4000000000 stages=36 "
             "inner_shape=7 cluster_shape=65535|ns=712345|");
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "kinora/core/cuda.h"
@@ -23,14 +24,15 @@ constexpr int64_t kMostCopies = 64;
 constexpr size_t kMaxFinalists = 8;  // then timed in turns, so that the GPU's clock hits all alike
 constexpr int kFinalRuns = 15;
 // A large product in a network runs at the clock that the GPU's power limit allows, and what draws
-// less gets a higher one: such finalists run for a while each, back to back.
-constexpr float kBurstUs = 25e3F;
-constexpr int kBursts = 3;
-// And the GPU takes a while to find its clock.
-constexpr float kHeatingUs = 150e3F;
+// less gets a higher one, for which the GPU takes about 60 ms (seen on an H200). Such finalists run
+// that long before they are timed: one of each kind of tile, since those with other options differ
+// little. What is fastest at once is up to a tenth slower then.
 constexpr float kLargeUs = 100.0F;
+constexpr size_t kMaxLargeFinalists = 5;
+constexpr float kSettlingUs = 60e3F;
+constexpr float kSettledUs = 40e3F;
+constexpr float kHeatingUs = 100e3F;  // a GPU that was not busy
 constexpr float kFinalistRatio = 1.1F;
-constexpr float kBurstRatio = 1.02F;       // slower after a burst: no more
 constexpr float kRestorableRatio = 1.05F;  // what it may cost that the next run need not search
 constexpr int64_t kMinSplitDepth = 2048;
 constexpr size_t kMaxSplitBases = 8;
@@ -439,20 +441,23 @@ float median(std::vector<float> values) {
   return *middle;
 }
 
+/// Runs back to back that take about so long.
+int runs_of(float duration_us, float time_us) {
+  return static_cast<int>(duration_us / time_us) + 1;
+}
+
 /// Lets a GPU that will be busy with a large product find its clock before anything is compared.
 void heat(Bench* bench, const std::vector<Candidate>& candidates) {
   (void)bench->time_us(candidates[0].algorithm);  // loads the kernel
   const float time_us = bench->time_us(candidates[0].algorithm);
   if (std::isfinite(time_us) && time_us > kLargeUs) {
-    for (float spent = 0.0F; spent < kHeatingUs; spent += time_us) {
-      (void)bench->time_us(candidates[0].algorithm);
-    }
+    (void)bench->time_us(candidates[0].algorithm, runs_of(kHeatingUs, time_us));
   }
 }
 
 /// Runs back to back of a quick measurement.
 int burst_of(float time_us) {
-  return time_us <= kLargeUs ? static_cast<int>(kSmallBurstUs / time_us) + 1 : 1;
+  return time_us <= kLargeUs ? runs_of(kSmallBurstUs, time_us) : 1;
 }
 
 /// Roughly the time of each candidate that has none yet, the fastest first.
@@ -485,35 +490,52 @@ void time_quickly(Bench* bench, std::vector<Candidate>* candidates) {
 /// The times of the fastest candidates, in turns; the fastest first.
 void time_finalists(Bench* bench, std::vector<Candidate>* candidates) {
   const float best = candidates->front().time_us;
-  if (!std::isfinite(best)) {
-    return;
-  }
   size_t num_finalists = 0;
   while (num_finalists < std::min(candidates->size(), kMaxFinalists) &&
          (*candidates)[num_finalists].time_us < kFinalistRatio * best) {
     ++num_finalists;
   }
   std::vector<std::vector<float>> times(num_finalists);
-  const bool is_large = best > kLargeUs;
-  const int burst = is_large ? static_cast<int>(kBurstUs / best) + 1 : burst_of(best);
-  for (int round = 0; round < (is_large ? kBursts : kFinalRuns); ++round) {
-    float fastest = std::numeric_limits<float>::infinity();
+  for (int round = 0; round < kFinalRuns; ++round) {
     for (size_t i = 0; i < num_finalists; ++i) {
-      Candidate& candidate = (*candidates)[i];
-      if (times[i].size() == static_cast<size_t>(round)) {
-        times[i].push_back(bench->time_us(candidate.algorithm, burst));
-        candidate.time_us = median(times[i]);
-      }
-      fastest = std::min(fastest, candidate.time_us);
+      times[i].push_back(bench->time_us((*candidates)[i].algorithm, burst_of(best)));
     }
-    for (size_t i = 0; is_large && i < num_finalists; ++i) {
-      if ((*candidates)[i].time_us > kBurstRatio * fastest) {
-        times[i].clear();  // so that it has no further turn
-      }
-    }
+  }
+  for (size_t i = 0; i < num_finalists; ++i) {
+    (*candidates)[i].time_us = median(times[i]);
   }
   std::stable_sort(candidates->begin(), candidates->begin() + static_cast<int64_t>(num_finalists),
                    is_faster);
+}
+
+bool has_same_tile(const Candidate& x, const Candidate& y) {
+  MatmulChoice choice = x.algorithm.choice;
+  choice.custom = y.algorithm.choice.custom;
+  return same_algorithm(choice, y.algorithm.choice);
+}
+
+/// The times of the fastest candidates of a large product, each at the clock that it settles at;
+/// the fastest first.
+void time_large_finalists(Bench* bench, std::vector<Candidate>* candidates) {
+  const float best = candidates->front().time_us;
+  std::vector<Candidate> finalists;
+  std::vector<Candidate> others;
+  for (const Candidate& candidate : *candidates) {
+    const bool is_finalist =
+        finalists.size() < kMaxLargeFinalists && candidate.time_us < kFinalistRatio * best &&
+        std::none_of(finalists.begin(), finalists.end(), [&candidate](const Candidate& finalist) {
+          return has_same_tile(finalist, candidate);
+        });
+    (is_finalist ? finalists : others).push_back(candidate);
+  }
+  heat(bench, finalists);
+  for (Candidate& finalist : finalists) {
+    (void)bench->time_us(finalist.algorithm, runs_of(kSettlingUs, best));
+    finalist.time_us = bench->time_us(finalist.algorithm, runs_of(kSettledUs, best));
+  }
+  std::stable_sort(finalists.begin(), finalists.end(), is_faster);
+  finalists.insert(finalists.end(), others.begin(), others.end());
+  *candidates = std::move(finalists);
 }
 
 /// Whether |x - y| is small beside |x| (Euclidean norms); no where one is not finite.
@@ -574,7 +596,12 @@ std::optional<MatmulAlgorithm> search(const MatmulContext& context, MatmulPlan* 
     add_options(context, *plan, first, &candidates);
     time_quickly(&bench, &candidates);
   }
-  time_finalists(&bench, &candidates);
+  const float best_us = candidates.front().time_us;
+  if (std::isfinite(best_us) && best_us > kLargeUs) {
+    time_large_finalists(&bench, &candidates);
+  } else if (std::isfinite(best_us)) {
+    time_finalists(&bench, &candidates);
+  }
   std::erase_if(candidates, [](const Candidate& candidate) {
     return !std::isfinite(candidate.time_us);  // proposed, and refused when it was to run
   });
