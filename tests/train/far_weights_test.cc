@@ -139,7 +139,7 @@ TEST(FarWeightsTest, RefusesWhatNeedsThemThere) {
     config.optim.offload_weights = 1.0;
     config.parallel.pp_size = 2;
     EXPECT_THAT(error_of(ErrorKind::kConfig, [&] { return outcome_of(config, world).losses; }),
-                HasSubstr("parallel.pipeline has several under way"));
+                HasSubstr("(parallel.pipeline, pp_size) has several under way"));
     world.barrier();
   });
 }

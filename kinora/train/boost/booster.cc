@@ -35,15 +35,15 @@ void check_possible(const Boostable& model, const BoosterOptions& options,
   KINORA_CHECK(mesh.shape().pipeline == 1 || stage <= 1 ||
                    (stage == 2 && !options.plugin_config.reduce_each_micro_batch),
                kConfig, "[booster] parallel.zero_stage ", stage,
-               " reduces gradients after each micro-batch, and parallel.pipeline has several under "
-               "way. Hint: parallel.zero_stage=1");
+               " reduces gradients after each micro-batch, and a pipeline (parallel.pipeline, "
+               "pp_size) has several under way. Hint: parallel.zero_stage=1");
   const bool holds = options.frozen_weights.has_value() || options.frozen_offload > 0.0;
   KINORA_CHECK(!holds || model.told_reads() == ToldReads::kInOrder, kConfig,
                "[booster] frozen_weights and frozen_offload are of the linears of Kinora's own "
                "models; a torch::nn::Module has its own. Hint: leave them out");
   KINORA_CHECK(optimizer.offload_weights == 0.0 || mesh.shape().pipeline == 1, kConfig,
-               "[booster] optim.offload_weights brings weights for one pass at a time, and "
-               "parallel.pipeline has several under way. Hint: parallel.pipeline=1");
+               "[booster] optim.offload_weights brings weights for one pass at a time, and a "
+               "pipeline (parallel.pipeline, pp_size) has several under way. Hint: no pipeline");
   KINORA_CHECK(!options.use_fp8 || model.is_fp8(), kConfig,
                "[booster] use_fp8 needs the linears of Kinora's own models, on their fast path; a "
                "torch::nn::Module has its own. Hint: precision bf16");
