@@ -41,7 +41,7 @@ void divide_weights(models::Model& model, const comm::Group& group);
 /// How the ranks of `group` divide the tokens of a model's samples; measures the links between
 /// them, also for a given scheme, whose groups can have several shapes. All ranks call it. kConfig
 /// where no scheme is possible.
-/// @param facts          scheme, tensor, has_updates and batch; the others are found here.
+/// @param facts          scheme, tensor, has_updates, is_fp8 and batch; the others are found here.
 /// @param deterministic  nothing is measured, links are taken to be alike: the same scheme is found
 ///                       each time.
 [[nodiscard]] parallel::SequencePlan sequence_plan(const models::ModelConfig& model,

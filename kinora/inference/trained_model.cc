@@ -359,9 +359,12 @@ std::unique_ptr<diffusion::Denoiser> share(TrainedModel& trained, const models::
     KINORA_CHECK(!trained.recipe.sample.sampling.cache.has_patches(), kConfig,
                  "[sample] sample.patches and --sequence ", group.size(),
                  " both divide the tokens of a sample. Hint: sample.patches=1, or --sequence 1");
-    const parallel::SequencePlan plan = sequence_plan(
-        model, trained.recipe.precision,
-        {.scheme = scheme, .tensor = mesh.shape().tensor, .batch = rows}, group, trained.device);
+    const parallel::SequencePlan plan = sequence_plan(model, trained.recipe.precision,
+                                                      {.scheme = scheme,
+                                                       .tensor = mesh.shape().tensor,
+                                                       .is_fp8 = trained.recipe.sample.sampling.fp8,
+                                                       .batch = rows},
+                                                      group, trained.device);
     for (TrainedModel* expert : {&trained, trained.low_noise.get()}) {
       if (expert != nullptr) {
         set_path(*expert);

@@ -109,6 +109,13 @@ std::vector<at::Tensor> Sequence::stream_attention(
   return attend_streams(kernels, packed, text_lengths, blocks);
 }
 
+std::vector<at::Tensor> Sequence::unmade_attention(
+    ops::BlockKernels* /*kernels*/, const std::vector<UnmadeStream>& /*streams*/,
+    const std::vector<int64_t>& /*tokens*/, const at::Tensor& /*text_lengths*/,
+    const std::shared_ptr<const ops::BlockMask>& /*blocks*/) const {
+  KINORA_UNREACHABLE("[sequence] this scheme leaves its linears to others");
+}
+
 at::Tensor attend_joined(ops::BlockKernels* kernels, const at::Tensor& all, int64_t before_text,
                          const at::Tensor& text_lengths,
                          const std::shared_ptr<const ops::BlockMask>& blocks) {

@@ -12,6 +12,7 @@
 #include "kinora/nn/self_attention.h"
 #include "kinora/ops/block_mask.h"
 #include "kinora/ops/kept_result.h"
+#include "kinora/ops/linear_weights.h"
 
 namespace kinora::nn {
 
@@ -36,6 +37,15 @@ enum class Span {
 [[nodiscard]] at::Tensor attend_joined(
     ops::BlockKernels* kernels, const at::Tensor& all, int64_t before_text,
     const at::Tensor& text_lengths, const std::shared_ptr<const ops::BlockMask>& blocks = nullptr);
+
+/// A stream whose queries, keys and values are not made yet.
+struct UnmadeStream {
+  at::Tensor x;            ///< [B, S', C] of the own tokens: what `qkv` reads
+  ops::LinearWeights qkv;  ///< [3 H D, C], rows (3, H, D) major, without updates
+  int64_t num_heads = 1;   ///< H
+  /// Norms and turns [B, S, 3, H', D] of all S tokens, of some heads.
+  std::function<at::Tensor(const at::Tensor& packed)> ready;
+};
 
 /// Windows that tile a clip from its first corner; what they reach beyond its end is no token.
 struct Windows {
@@ -99,8 +109,16 @@ class Sequence {
       const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
       const std::shared_ptr<const ops::BlockMask>& blocks) const;
 
-  /// The same among the tokens of each window. rotary: undefined, or fp32 [N, D] of a window's N
-  /// tokens, in the order frame, row, column. kConfig where not all tokens are here.
+  /// Whether unmade_attention() takes the place of stream_attention().
+  [[nodiscard]] virtual bool makes_streams() const { return false; }
+  /// stream_attention() of streams whose queries, keys and values it makes itself.
+  [[nodiscard]] virtual std::vector<at::Tensor> unmade_attention(
+      ops::BlockKernels* kernels, const std::vector<UnmadeStream>& streams,
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const;
+
+  /// self_attention() among the tokens of each window. rotary: undefined, or fp32 [N, D] of a
+  /// window's N tokens, in the order frame, row, column. kConfig where not all tokens are here.
   [[nodiscard]] virtual at::Tensor window_attention(const SelfAttention& attention,
                                                     const at::Tensor& x, const Windows& windows,
                                                     const at::Tensor& rotary = {}) const;

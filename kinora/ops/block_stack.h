@@ -41,9 +41,10 @@ struct SelfAttentionBody {
   HeadRule rule{};
   AttendedKeys keys{};  ///< of a sequence; where M is not 1: all
   /// Attention by something else, such as among tokens of several ranks: a differentiable, pure
-  /// function of what qkv makes, [R, 3 C], to what proj reads, [R, C]. What it adds to are the
-  /// gradients of `rule`. Empty: here.
+  /// function of what qkv makes, [R, 3 C], to what proj reads, [R, C]; where qkv has no weight, of
+  /// what it would read. What it adds to are the gradients of `rule` and `gradients`. Empty: here.
   std::function<at::Tensor(const at::Tensor& packed)> attend{};
+  std::vector<at::Tensor> gradients{};
 };
 
 /// Attention among the tokens of both streams: in each sample N tokens of stream 0, then L of
@@ -59,6 +60,7 @@ struct JointAttentionBody {
   AttendedKeys keys{};  ///< of N + L
   /// As SelfAttentionBody's, of both streams.
   std::function<std::array<at::Tensor, 2>(const std::array<at::Tensor, 2>& packed)> attend{};
+  std::vector<at::Tensor> gradients{};
 };
 
 /// Attention to the pass's text.

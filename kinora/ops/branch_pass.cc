@@ -180,10 +180,26 @@ at::Tensor leaf_of(const at::Tensor& packed) {
   return packed.detach().set_requires_grad(true);
 }
 
+/// What attention reads: queries, keys and values, or where something else makes them, what they
+/// are made of.
+at::Tensor packed_of(const BranchPass& pass, Operand& h, const LinearWeights& qkv) {
+  return qkv.weight.defined() ? linear(pass, h, qkv) : h.value;
+}
+
+/// The gradient of h, of that of what attention by something else reads.
+at::Tensor packed_backward(BranchPass& pass, const at::Tensor& dpacked, Operand& h,
+                           const LinearWeights& qkv) {
+  if (!qkv.weight.defined()) {
+    return pass.wants_dh ? dpacked : at::Tensor();
+  }
+  const int64_t room = pass.kernels.room(qkv);
+  return linear_backward(pass, with_room(pass, dpacked, room), room, h, qkv, pass.wants_dh);
+}
+
 /// room: behind the rows of what attention has made, that of proj's updates if not said.
 void inner(const BranchPass& pass, const SelfAttentionBody& body, KeptBranch& kept,
            std::optional<int64_t> given_room = {}) {
-  kept.packed = linear(pass, kept.h, body.qkv);
+  kept.packed = packed_of(pass, kept.h, body.qkv);
   if (body.attend) {
     at::Tensor out;
     if (pass.keeps) {
@@ -207,13 +223,11 @@ at::Tensor backward(BranchPass& pass, const SelfAttentionBody& body, ResultGrad 
                     KeptBranch& kept) {
   const at::Tensor dout = last_backward(pass, dresult, kept, body.proj);
   dresult = {};
-  const int64_t room = pass.kernels.room(body.qkv);
   if (body.attend) {
     torch::autograd::backward({std::exchange(kept.graph, at::Tensor())}, {dout});
-    const at::Tensor dpacked = std::exchange(kept.leaf, at::Tensor()).grad();
-    return linear_backward(pass, with_room(pass, dpacked, room), room, kept.h, body.qkv,
-                           pass.wants_dh);
+    return packed_backward(pass, std::exchange(kept.leaf, at::Tensor()).grad(), kept.h, body.qkv);
   }
+  const int64_t room = pass.kernels.room(body.qkv);
   const at::Tensor dpacked = rows_of(
       attend_tokens_backward(pass.kernels, tokens_of(body, dout), tokens_of(body, kept.packed),
                              kept.attended, body.heads, body.rule, room, body.keys));
@@ -305,7 +319,7 @@ std::array<at::Tensor, 2> attend_elsewhere_backward(const std::array<at::Tensor,
 void inner(const BranchPass& pass, const JointAttentionBody& body,
            const std::array<KeptBranch*, 2>& kept) {
   for (size_t i = 0; i < kept.size(); ++i) {
-    kept[i]->packed = linear(pass, kept[i]->h, body.parts[i].qkv);
+    kept[i]->packed = packed_of(pass, kept[i]->h, body.parts[i].qkv);
   }
   if (body.attend) {
     attend_elsewhere(pass, body, kept);
@@ -399,10 +413,10 @@ std::array<at::Tensor, 2> backward(BranchPass& pass, const JointAttentionBody& b
   std::array<at::Tensor, 2> dh;
   for (size_t i = 0; i < kept.size(); ++i) {
     const LinearWeights& qkv = body.parts[i].qkv;
-    const int64_t room = pass.kernels.room(qkv);
     const at::Tensor own = std::exchange(dpacked[i], at::Tensor());
-    dh[i] = linear_backward(pass, body.attend ? with_room(pass, own, room) : own, room, kept[i]->h,
-                            qkv, pass.wants_dh);
+    dh[i] = body.attend ? packed_backward(pass, own, kept[i]->h, qkv)
+                        : linear_backward(pass, own, pass.kernels.room(qkv), kept[i]->h, qkv,
+                                          pass.wants_dh);
     kept[i]->h = {};
   }
   return dh;
@@ -795,13 +809,19 @@ std::vector<at::Tensor> added_gradients(const Branch& branch) {
     gradients.insert(gradients.end(),
                      {rule.q_weight_grad, rule.k_weight_grad, rule.q_bias_grad, rule.k_bias_grad});
   };
+  const auto push_all = [&gradients](const std::vector<at::Tensor>& more) {
+    gradients.insert(gradients.end(), more.begin(), more.end());
+  };
   if (const auto* attention = std::get_if<SelfAttentionBody>(&branch.body)) {
     push_rule(attention->rule);
+    push_all(attention->gradients);
   } else if (const auto* joint = std::get_if<JointAttentionBody>(&branch.body)) {
     push_rule(joint->parts[0].rule);
     push_rule(joint->parts[1].rule);
+    push_all(joint->gradients);
   } else if (const auto* both = std::get_if<ParallelBody>(&branch.body)) {
     push_rule(both->attention.rule);
+    push_all(both->attention.gradients);
   } else if (const auto* cross = std::get_if<CrossAttentionBody>(&branch.body)) {
     push_rule(cross->rule);
     gradients.push_back(cross->first.k_weight_grad);

@@ -118,7 +118,7 @@ std::vector<at::Tensor> ShardedSequence::attend_own_streams(
     const std::shared_ptr<const ops::BlockMask>& /*blocks*/) const {
   throw_error(ErrorKind::kConfig,
               "[sequence] this scheme is not for attention of text and image together. Hint: "
-              "parallel.sequence_scheme auto, ulysses, ring or usp");
+              "parallel.sequence_scheme auto, ulysses, fastseq, ring or usp");
 }
 
 at::Tensor ShardedSequence::window_attention(const nn::SelfAttention& attention,

@@ -9,38 +9,64 @@
 
 namespace kinora::parallel {
 
+at::Tensor FastSeqSequence::own_heads(const at::Tensor& x, const ops::LinearWeights& qkv,
+                                      int64_t num_heads, int64_t tokens_a_frame) const {
+  check_heads("fastseq", num_heads, group().size());
+  const int64_t heads = num_heads / group().size();
+  // The packed weight's rows are (3, H, D) major: those of some heads are three slices.
+  const auto of_heads = [&](const at::Tensor& rows) {
+    return rows.unflatten(0, {3, num_heads, -1}).narrow(1, group().rank() * heads, heads);
+  };
+  // Backward adds the slices' gradients to the parameter's.
+  const auto slices = [&](const at::Tensor& value, const at::Tensor& gradient) {
+    return ops::with_gradient(of_heads(value), gradient.defined() ? of_heads(gradient) : gradient);
+  };
+  const at::Tensor rows = x.to(qkv.weight.scalar_type()).flatten(0, -2);  // [R, C]
+  const at::Tensor gathered = gather_linear(group(), rows, slices(qkv.weight, qkv.weight_grad),
+                                            slices(qkv.bias, qkv.bias_grad));  // [P, R, 3 H' D]
+  return first_of(gathered.view({group().size(), x.size(0), x.size(1), x.size(2), -1})
+                      .permute({1, 2, 0, 3, 4})
+                      .flatten(2, 3),
+                  2, tokens_a_frame)
+      .unflatten(3, {3, heads, -1});
+}
+
+at::Tensor FastSeqSequence::back(const at::Tensor& out, int64_t part_length) const {
+  return comm::all_to_all(group(), filled_up(out, group().size() * part_length), /*split=*/2,
+                          /*joined=*/3);
+}
+
 at::Tensor FastSeqSequence::attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                    nn::Span span, int64_t tokens_a_frame,
                                    const at::Tensor& rotary) const {
-  check_heads("fastseq", attention.num_heads(), group().size());
-  const int64_t heads = attention.num_heads() / group().size();
-  // The packed weight's rows are (3, H, D) major: those of some heads are three slices.
-  const auto of_heads = [&](const at::Tensor& rows) {
-    return rows.unflatten(0, {3, attention.num_heads(), -1})
-        .narrow(1, group().rank() * heads, heads);
-  };
-  // Backward adds the slices' gradients to the parameter's.
-  const auto slices = [&](const nn::Parameter& parameter) {
-    return ops::with_gradient(of_heads(parameter.value),
-                              parameter.grad.defined() ? of_heads(parameter.grad) : parameter.grad);
-  };
-  const at::Tensor rows = x.to(attention.qkv.weight.value.scalar_type()).flatten(0, -2);  // [R, C]
-  const at::Tensor gathered = gather_linear(group(), rows, slices(attention.qkv.weight),
-                                            slices(attention.qkv.bias));  // [P, R, 3 H' D]
   const int64_t frames = x.size(1);
   const at::Tensor packed =
-      first_of(gathered.view({group().size(), x.size(0), frames, x.size(2), -1})
-                   .permute({1, 2, 0, 3, 4})
-                   .flatten(2, 3),
-               2, tokens_a_frame)
-          .unflatten(3, {3, heads, -1});  // [B, T, S, 3, H', D]
+      own_heads(x, attention.qkv.weights(), attention.num_heads(), tokens_a_frame);
   const at::Tensor turned = from_span(
       attention.norm_and_rotate(by_span(packed, span),
                                 angles_by_span(rotary, span, x.size(0), frames, tokens_a_frame)),
       span, frames, tokens_a_frame);
-  const at::Tensor out = filled_up(attend_by_heads(attention, turned, span),
-                                   group().size() * x.size(2));  // [B, T, P s, H' D]
-  return attention.proj.forward(comm::all_to_all(group(), out, /*split=*/2, /*joined=*/3));
+  return attention.proj.forward(back(attend_by_heads(attention, turned, span), x.size(2)));
+}
+
+std::vector<at::Tensor> FastSeqSequence::unmade_attention(
+    ops::BlockKernels* kernels, const std::vector<nn::UnmadeStream>& streams,
+    const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+    const std::shared_ptr<const ops::BlockMask>& blocks) const {
+  // A stream as one frame, the tokens in dim 2.
+  std::vector<at::Tensor> packed;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const auto& [x, qkv, num_heads, ready] = streams[i];
+    const at::Tensor part = x.unsqueeze(1);
+    check_part(part, tokens[i]);
+    packed.push_back(
+        ready(own_heads(cleared(part, tokens[i]), qkv, num_heads, tokens[i]).squeeze(1)));
+  }
+  std::vector<at::Tensor> out = nn::attend_streams(kernels, packed, text_lengths, blocks);
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = cleared(back(out[i].unsqueeze(1), streams[i].x.size(1)), tokens[i]).squeeze(1);
+  }
+  return out;
 }
 
 }  // namespace kinora::parallel

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 #include "kinora/parallel/sequence_base.h"
 
 namespace kinora::parallel {
@@ -11,10 +15,24 @@ class FastSeqSequence : public ShardedSequence {
  public:
   using ShardedSequence::ShardedSequence;
 
+  [[nodiscard]] bool makes_streams() const override { return true; }
+  [[nodiscard]] std::vector<at::Tensor> unmade_attention(
+      ops::BlockKernels* kernels, const std::vector<nn::UnmadeStream>& streams,
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const override;
+
  protected:
   [[nodiscard]] at::Tensor attend(const nn::SelfAttention& attention, const at::Tensor& x,
                                   nn::Span span, int64_t tokens_a_frame,
                                   const at::Tensor& rotary) const override;
+
+ private:
+  /// Of all tokens of a part x [B, T, s, C] what the own heads' rows of `qkv` make: [B, T, S, 3,
+  /// H', D].
+  [[nodiscard]] at::Tensor own_heads(const at::Tensor& x, const ops::LinearWeights& qkv,
+                                     int64_t num_heads, int64_t tokens_a_frame) const;
+  /// Attention's [B, T, S, H' D] back: [B, T, s, H D].
+  [[nodiscard]] at::Tensor back(const at::Tensor& out, int64_t part_length) const;
 };
 
 }  // namespace kinora::parallel

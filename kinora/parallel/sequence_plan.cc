@@ -79,8 +79,14 @@ class Costs {
       }
     }
     if (facts_.text_tokens > 0) {
-      if (!divides_streams) {
+      if (plan_.scheme == SequenceScheme::kDsp) {
         return "not for text and image together";
+      }
+      if (divides_linears && facts_.is_fp8) {
+        return "not for text and image together in fp8: it makes queries in 16 bits";
+      }
+      if (divides_linears && facts_.scheme == SequenceScheme::kAuto) {
+        return "for text and image together not timed on GPUs: taken where it is asked for";
       }
       if (has_rings && !facts_.reads_padding) {
         return "rings read all tokens of all captions";

@@ -59,6 +59,7 @@ struct SequenceFacts {
   comm::Link across = {};    ///< between hosts, what each of their ranks gets of it
   int64_t tensor = 1;        ///< ranks that divide the linears (tensor.h), of each sequence's part
   bool has_updates = false;  ///< beside linears' weights (nn/weight_update.h)
+  bool is_fp8 = false;       ///< linears compute in 8 bits
   int64_t heads = 1;         ///< of the model
   int64_t hidden = 1;
   int64_t batch = 1;  ///< clips that a sequence computes at once

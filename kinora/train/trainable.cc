@@ -145,6 +145,7 @@ Trainable::Trainable(const RunConfig& config, const parallel::Mesh& mesh, at::De
                                     {.scheme = config.parallel.sequence_scheme,
                                      .tensor = mesh.shape().tensor,
                                      .has_updates = config.finetune.lora.any(),
+                                     .is_fp8 = config.train.fp8,
                                      .batch = config.micro_batch(mesh.data_ranks())},
                                     group, device, config.deterministic);
   };

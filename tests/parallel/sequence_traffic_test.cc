@@ -101,6 +101,44 @@ void check_windows(const ShardedSequence& sequence, const comm::Group& world) {
                                     static_cast<double>(sent.all_to_all_bytes)));
 }
 
+/// Of FastSeq for image and text together: what it sends of one stream, of the tokens of both.
+void check_streams(const comm::Group& world) {
+  const FastSeqSequence sequence(world);
+  const TokenNet net(/*qk_norm=*/true);
+  const std::vector<int64_t> tokens = {16, 8};
+  std::vector<nn::UnmadeStream> streams;
+  int64_t part = 0;  // bytes
+  for (const int64_t count : tokens) {
+    const int64_t own = count / world.size();
+    part += 2 * own * kHidden * 4;
+    streams.push_back({.x = ops::normal({2, own, kHidden}, count).requires_grad_(),
+                       .qkv = net.in_space.qkv.weights(),
+                       .num_heads = kHeads,
+                       .ready = [](const at::Tensor& packed) { return packed; }});
+  }
+  static_cast<void>(sent_on({world}));
+  const std::vector<at::Tensor> out =
+      sequence.unmade_attention(nullptr, streams, tokens, {}, nullptr);
+  const int64_t steps = world.size() - 1;
+  const Sent sent = sent_on({world});
+  expect_sent(sent, {2, part, 2 * steps, steps * part}, "of streams, forward");
+  (out[0].sum() + out[1].sum()).backward();
+  expect_sent(sent_on({world}), {2, part, 4 * steps, 2 * steps * part}, "of streams, backward");
+  const SequenceFacts facts = {.scheme = SequenceScheme::kFastSeq,
+                               .ranks = world.size(),
+                               .heads = kHeads,
+                               .hidden = kHidden,
+                               .batch = 2,
+                               .tokens_a_frame = tokens[0],
+                               .spans = {nn::Span::kClip},
+                               .text_tokens = tokens[1],
+                               .element_bytes = 4};
+  EXPECT_DOUBLE_EQ(cost_of(plan_of(SequenceScheme::kFastSeq, world.size()), facts).sent,
+                   comm::ring_bytes(Operation::kAllToAll, world.size(),
+                                    static_cast<double>(sent.all_to_all_bytes)) +
+                       static_cast<double>(sent.exchange_bytes));
+}
+
 class SequenceTrafficTest : public testing::TestWithParam<int64_t> {};
 
 TEST_P(SequenceTrafficTest, IsThatOfTheClosedForms) {
@@ -139,6 +177,7 @@ TEST_P(SequenceTrafficTest, IsThatOfTheClosedForms) {
     // Tokens go around; backward again, with the gradients of those.
     check(FastSeqSequence(world), {world}, plan(SequenceScheme::kFastSeq),
           {1, part, steps, steps * part}, {1, part, 2 * steps, 2 * steps * part});
+    check_streams(world);
   });
 }
 

@@ -21,6 +21,7 @@
 #include "kinora/train/training_step.h"
 #include "tests/comm/ranks.h"
 #include "tests/error_of.h"
+#include "tests/train/tiny_families.h"
 #include "tests/train/tiny_run.h"
 
 namespace kinora::train {
@@ -309,6 +310,33 @@ TEST(SequenceRanksTest, DividedTokensEqualOneRank) {
         expect_close(outcome_of(config, world), want, kRounding);
       }
       config.train.micro_batch = 0;
+    }
+  });
+}
+
+TEST(SequenceRanksTest, TextAndImageByFastSeqEqualOneRank) {
+  comm::run_on_ranks(4, [](const comm::Group& world) {
+    for (const std::string architecture : {"sd3", "flux", "hunyuan_video", "cogvideox"}) {
+      for (const inference::Path path : {inference::Path::kPlain, inference::Path::kFast}) {
+        for (const bool freezes : {false, true}) {
+          SCOPED_TRACE(architecture + ", path " + std::to_string(static_cast<int>(path)) +
+                       (freezes ? ", some frozen" : ""));
+          RunConfig config = tiny_of(architecture);
+          config.path = path;
+          if (freezes) {
+            config.finetune.freeze = {"x_embedder.*", "*qkv.weight"};
+            if (config.model.transformer.parallel_depth > 0) {
+              config.finetune.freeze.push_back("*linear1.*");
+            }
+          }
+          const Outcome want = outcome_of_one(config, world);
+          config.parallel.sp_size = 2;
+          config.parallel.sequence_scheme = parallel::SequenceScheme::kFastSeq;
+          config.parallel.zero_stage = freezes ? 0 : 3;
+          config.train.micro_batch = 2;
+          expect_close(outcome_of(config, world), want, kRounding);
+        }
+      }
     }
   });
 }

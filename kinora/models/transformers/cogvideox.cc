@@ -196,13 +196,20 @@ SharedAttention::SharedAttention(const TransformerConfig& config)
 }
 
 at::Tensor SharedAttention::forward(const at::Tensor& x, const JointTokens& tokens) const {
-  const Tensors parts =
-      qkv.forward(x).squeeze(1).unflatten(-1, {3, -1, head_size_}).unbind(2);  // [B, tokens, H, D]
-  const at::Tensor packed =
-      at::stack({q_norm.forward(parts[0]), k_norm.forward(parts[1]), parts[2]}, 2);
-  const Tensors attended =
-      attend_jointly(packed.split_with_sizes({tokens.own_image, tokens.own_text}, 1), tokens);
-  return tapped(proj.forward(at::cat(attended, 2)));
+  const std::vector<int64_t> own = {tokens.own_image, tokens.own_text};
+  if (tokens.sequence->makes_streams()) {
+    const std::vector<nn::UnmadeStream> streams =
+        unmade_streams(x, qkv.weights(), qkv.weight.shape.front() / (3 * head_size_), tokens,
+                       [this](const at::Tensor& all) { return normed(all); });
+    return tapped(proj.forward(at::cat(attend_unmade(streams, tokens), 2)));
+  }
+  const at::Tensor packed = normed(qkv.forward(x).squeeze(1).unflatten(-1, {3, -1, head_size_}));
+  return tapped(proj.forward(at::cat(attend_jointly(packed.split_with_sizes(own, 1), tokens), 2)));
+}
+
+at::Tensor SharedAttention::normed(const at::Tensor& packed) const {
+  const Tensors parts = packed.unbind(2);
+  return at::stack({q_norm.forward(parts[0]), k_norm.forward(parts[1]), parts[2]}, 2);
 }
 
 ops::SelfAttentionBody SharedAttention::body(const FastJoint& joint) const {
@@ -218,13 +225,14 @@ ops::SelfAttentionBody SharedAttention::body(const FastJoint& joint) const {
   rule.epsilon = kHeadNormEpsilon;
   const ops::LinearWeights first = qkv.weights();
   const int64_t heads = first.weight.size(0) / (3 * head_size_);
-  return {.qkv = first,
-          .proj = proj.weights(),
-          .heads = heads,
-          .length = joint.tokens.own_image + joint.tokens.own_text,
-          .rule = rule,
-          .keys = joint.keys,
-          .attend = attention_among_ranks(joint.tokens, heads, rule)};
+  ops::SelfAttentionBody body{.qkv = first,
+                              .proj = proj.weights(),
+                              .heads = heads,
+                              .length = joint.tokens.own_image + joint.tokens.own_text,
+                              .rule = rule,
+                              .keys = joint.keys};
+  attend_among_ranks(joint.tokens, /*has_text=*/true, &body);
+  return body;
 }
 
 CogVideoXBlock::CogVideoXBlock(const TransformerConfig& config)
@@ -556,8 +564,7 @@ at::Tensor CogVideoX::compute(const at::Tensor& x_t, const at::Tensor& t,
     const at::Tensor angles = clip_angles(cog_axes(own.hidden / own.heads),
                                           rotary_positions(own, grid, device), kCogRotaryBase);
     tokens.image_angles =
-        own_tokens(sequence(), window, angles.flatten(0, 1).unsqueeze(0).unsqueeze(0))
-            .flatten(0, 2);
+        ready_angles(tokens, window, angles.flatten(0, 1).unsqueeze(0).unsqueeze(0));
   }
   const at::Tensor c = condition(t);
   at::Tensor out;

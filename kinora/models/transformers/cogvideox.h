@@ -55,6 +55,9 @@ class SharedAttention : public nn::Module {
   [[nodiscard]] std::vector<nn::Linear*> linears() { return {&qkv, &proj}; }
 
  private:
+  /// packed: [B, tokens, 3, H, D].
+  [[nodiscard]] at::Tensor normed(const at::Tensor& packed) const;
+
   int64_t head_size_;  // D
   nn::Linear qkv;      // [3 C, C]
   nn::Linear proj;     // [C, C]

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "kinora/models/transformers/seams.h"
 #include "kinora/nn/rotary.h"
 #include "kinora/nn/self_attention.h"
+#include "kinora/ops/parameter.h"
 #include "kinora/ops/token_attention.h"
 
 // Shapes: B batch, C hidden, H heads, D = C / H; tokens are those of a stream that are here.
@@ -31,7 +33,7 @@ nn::Init xavier(int64_t in_features, int64_t out_features) {
   return nn::Init::xavier_uniform(in_features, out_features);
 }
 
-/// packed [B, tokens, 3, H, D] with queries and keys turned by angles [tokens, D].
+/// packed [B, tokens, 3, H, D] with queries and keys turned by angles [tokens, D], if defined.
 at::Tensor turned(const at::Tensor& packed, const at::Tensor& angles) {
   if (!angles.defined()) {
     return packed;
@@ -41,24 +43,79 @@ at::Tensor turned(const at::Tensor& packed, const at::Tensor& angles) {
   return at::stack({nn::rotated(parts[0], each), nn::rotated(parts[1], each), parts[2]}, 2);
 }
 
-/// Attention among ranks of what the fast path has: rows [B tokens, 3 C] of each stream, normed and
-/// turned. Returns rows [B tokens, C].
-Tensors attend_rows(const Tensors& rows, int64_t heads, const JointTokens& tokens) {
+/// Attention of what is here of the streams, normed and turned [B, tokens, 3, H, D]; of the image
+/// alone, or of both. Returns [B, tokens, C] of each.
+Tensors attend_made(ops::BlockKernels* kernels, const Tensors& packed, const JointTokens& tokens) {
+  const bool has_text = packed.size() > 1;
+  return tokens.sequence->stream_attention(
+      kernels, packed,
+      has_text ? std::vector{tokens.image, tokens.text} : std::vector{tokens.image},
+      has_text ? tokens.text_lengths : at::Tensor(),
+      has_text ? tokens.blocks : tokens.image_blocks);
+}
+
+/// The same of what they are made of.
+Tensors attend_unmade(ops::BlockKernels* kernels, const std::vector<nn::UnmadeStream>& streams,
+                      const JointTokens& tokens) {
+  const bool has_text = streams.size() > 1;
+  return tokens.sequence->unmade_attention(
+      kernels, streams,
+      has_text ? std::vector{tokens.image, tokens.text} : std::vector{tokens.image},
+      has_text ? tokens.text_lengths : at::Tensor(),
+      has_text ? tokens.blocks : tokens.image_blocks);
+}
+
+/// A stream on the fast path: how its rows [B tokens, ..] become queries, keys and values.
+struct StreamRows {
+  at::Tensor rows;
+  ops::LinearWeights qkv;  ///< without weight: the rows are what it has made
+  ops::HeadRule rule;
+};
+
+/// Attention among ranks of what the fast path has, of the image or of both. Returns rows [B
+/// tokens, C].
+Tensors attend_rows(const std::vector<StreamRows>& streams, int64_t heads,
+                    const JointTokens& tokens) {
   const std::vector<int64_t> own = {tokens.own_image, tokens.own_text};
   Tensors packed;
-  std::vector<int64_t> counts;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    packed.push_back(rows[i].view({-1, own[i], 3, heads, rows[i].size(1) / (3 * heads)}));
-    counts.push_back(i == 0 ? tokens.image : tokens.text);
+  std::vector<nn::UnmadeStream> unmade;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const auto& [rows, qkv, rule] = streams[i];
+    if (!qkv.weight.defined()) {
+      packed.push_back(ops::ruled_heads(*tokens.kernels, rows, heads, rule)
+                           .view({-1, own[i], 3, heads, rows.size(1) / (3 * heads)}));
+      continue;
+    }
+    unmade.push_back(
+        {.x = rows.view({-1, own[i], rows.size(1)}),
+         .qkv = qkv,
+         .num_heads = heads,
+         .ready = [kernels = tokens.kernels, rule = rule](const at::Tensor& all) {
+           const at::Tensor flat = all.reshape({all.size(0) * all.size(1), -1});
+           return ops::ruled_heads(*kernels, flat, all.size(3), rule).view(all.sizes());
+         }});
   }
-  const bool has_text = rows.size() > 1;
-  Tensors out = tokens.sequence->stream_attention(tokens.kernels, packed, counts,
-                                                  has_text ? tokens.text_lengths : at::Tensor(),
-                                                  has_text ? tokens.blocks : tokens.image_blocks);
+  Tensors out = unmade.empty() ? attend_made(tokens.kernels, packed, tokens)
+                               : attend_unmade(tokens.kernels, unmade, tokens);
   for (at::Tensor& part : out) {
     part = part.reshape({-1, part.size(2)});
   }
   return out;
+}
+
+/// Of a linear that somebody else computes with: what it leaves, and where gradients are added.
+ops::LinearWeights taken(ops::LinearWeights* linear, Tensors* gradients) {
+  gradients->insert(gradients->end(), {linear->weight_grad, linear->bias_grad});
+  return std::exchange(*linear, {});
+}
+
+/// The rule of tokens [first, first + count).
+ops::HeadRule rule_of(ops::HeadRule rule, int64_t first, int64_t count) {
+  if (rule.cosines.defined()) {
+    rule.cosines = rule.cosines.narrow(0, first, count);
+    rule.sines = rule.sines.narrow(0, first, count);
+  }
+  return rule;
 }
 
 /// Two vectors a sample, the first tokens' first: [B, 1, C] each, of [2 B, 1, 1, C].
@@ -80,11 +137,25 @@ Tensors of_tokens(Tensors vectors, int64_t first, int64_t count) {
   return vectors;
 }
 
+/// x W^T + b, in autograd.
+at::Tensor made_by(const ops::LinearWeights& linear, const at::Tensor& x) {
+  return at::linear(x.to(linear.weight.scalar_type()),
+                    ops::with_gradient(linear.weight, linear.weight_grad),
+                    ops::with_gradient(linear.bias, linear.bias_grad));
+}
+
 int64_t num_vectors(const StreamBlock::Options& options) {
   return options.ends ? 2 : kSeam * (options.has_second_attention ? 3 : 2);
 }
 
 }  // namespace
+
+at::Tensor ready_angles(const JointTokens& tokens, const SlidingWindow* window,
+                        const at::Tensor& angles) {
+  const nn::Sequence whole;
+  return own_tokens(tokens.sequence->makes_streams() ? whole : *tokens.sequence, window, angles)
+      .flatten(0, 2);
+}
 
 at::Tensor of_rest(const at::Tensor& vectors, int64_t first) {
   return first == 0 ? vectors : vectors.unflatten(0, {-1, 2}).select(1, 1);
@@ -95,32 +166,62 @@ std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed, const Joi
   if (is_turned) {
     packed[0] = turned(packed[0], tokens.image_angles);
   }
-  std::vector<int64_t> counts = {tokens.image};
-  if (packed.size() > 1) {
-    counts.push_back(tokens.text);
-  }
-  const at::Tensor lengths = packed.size() > 1 ? tokens.text_lengths : at::Tensor();
-  Tensors out = tokens.sequence->stream_attention(
-      nullptr, packed, counts, lengths, packed.size() > 1 ? tokens.blocks : tokens.image_blocks);
+  Tensors out = attend_made(nullptr, packed, tokens);
   for (at::Tensor& part : out) {
     part = part.unsqueeze(1);
   }
   return out;
 }
 
-std::function<at::Tensor(const at::Tensor& packed)> attention_among_ranks(
-    const JointTokens& tokens, int64_t heads, const ops::HeadRule& rule) {
-  if (!tokens.sequence->divides_tokens()) {
-    return {};
+std::vector<nn::UnmadeStream> unmade_streams(
+    const at::Tensor& h, const ops::LinearWeights& qkv, int64_t num_heads,
+    const JointTokens& tokens, const std::function<at::Tensor(const at::Tensor&)>& normed) {
+  std::vector<nn::UnmadeStream> streams;
+  for (const at::Tensor& part :
+       h.squeeze(1).split_with_sizes({tokens.own_image, tokens.own_text}, 1)) {
+    const at::Tensor angles = streams.empty() ? tokens.image_angles : at::Tensor();
+    streams.push_back({.x = part,
+                       .qkv = qkv,
+                       .num_heads = num_heads,
+                       .ready = [normed, angles](const at::Tensor& packed) {
+                         return turned(normed(packed), angles);
+                       }});
   }
-  return [tokens, heads, rule](const at::Tensor& packed) {
-    const Tensors parts = ops::ruled_heads(*tokens.kernels, packed, heads, rule)
-                              .view({-1, tokens.own_image + tokens.own_text, packed.size(1)})
+  return streams;
+}
+
+std::vector<at::Tensor> attend_unmade(const std::vector<nn::UnmadeStream>& streams,
+                                      const JointTokens& tokens) {
+  Tensors out = attend_unmade(nullptr, streams, tokens);
+  for (at::Tensor& part : out) {
+    part = part.unsqueeze(1);
+  }
+  return out;
+}
+
+void attend_among_ranks(const JointTokens& tokens, bool has_text, ops::SelfAttentionBody* body) {
+  if (!tokens.sequence->divides_tokens()) {
+    return;
+  }
+  const ops::LinearWeights qkv =
+      tokens.sequence->makes_streams() ? taken(&body->qkv, &body->gradients) : ops::LinearWeights();
+  if (!has_text) {
+    body->attend = [tokens, qkv, heads = body->heads, rule = body->rule](const at::Tensor& rows) {
+      return attend_rows({{rows, qkv, rule}}, heads, tokens)[0];
+    };
+    return;
+  }
+  body->attend = [tokens, qkv, heads = body->heads, rule = body->rule](const at::Tensor& rows) {
+    const int64_t width = rows.size(1);
+    const Tensors parts = rows.view({-1, tokens.own_image + tokens.own_text, width})
                               .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
-    const int64_t width = packed.size(1);
-    const Tensors out =
-        attend_rows({parts[0].reshape({-1, width}), parts[1].reshape({-1, width})}, heads, tokens);
-    const int64_t hidden = width / 3;
+    const auto stream = [&](size_t i, int64_t first, int64_t count) {
+      return StreamRows{parts[i].reshape({-1, width}), qkv, rule_of(rule, first, count)};
+    };
+    const Tensors out = attend_rows(
+        {stream(0, 0, tokens.ready_image()), stream(1, tokens.ready_image(), tokens.ready_text())},
+        heads, tokens);
+    const int64_t hidden = out[0].size(1);
     return at::cat({out[0].view({-1, tokens.own_image, hidden}),
                     out[1].view({-1, tokens.own_text, hidden})},
                    1)
@@ -131,8 +232,8 @@ std::function<at::Tensor(const at::Tensor& packed)> attention_among_ranks(
 FastJoint::FastJoint(const JointTokens& tokens, diffusion::StepCache* cache)
     : tokens(tokens), cache(cache), keys{.blocks = tokens.blocks} {
   if (tokens.image_angles.defined()) {
-    rotation =
-        nn::head_rule({}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.own_text}));
+    rotation = nn::head_rule(
+        {}, {}, at::constant_pad_nd(tokens.image_angles, {0, 0, 0, tokens.ready_text()}));
   }
   if (tokens.text_lengths.defined() && !tokens.sequence->divides_tokens()) {
     keys.lengths = (tokens.text_lengths + tokens.image).to(at::kInt);
@@ -161,8 +262,8 @@ at::Tensor HeadNorms::forward(const at::Tensor& packed) const {
 ops::HeadRule HeadNorms::rule(const FastJoint& joint, int64_t stream) const {
   ops::HeadRule rule = nn::head_rule(q_norm, k_norm, {});
   if (stream == 0 && joint.rotation.cosines.defined()) {
-    rule.cosines = joint.rotation.cosines.narrow(0, 0, joint.tokens.own_image);
-    rule.sines = joint.rotation.sines.narrow(0, 0, joint.tokens.own_image);
+    rule.cosines = joint.rotation.cosines.narrow(0, 0, joint.tokens.ready_image());
+    rule.sines = joint.rotation.sines.narrow(0, 0, joint.tokens.ready_image());
   }
   return rule;
 }
@@ -193,6 +294,15 @@ at::Tensor StreamAttention::project(const at::Tensor& x) const {
   return norms_.forward(qkv.forward(x).squeeze(1).unflatten(-1, {3, -1, head_size_}));
 }
 
+nn::UnmadeStream StreamAttention::unmade(const at::Tensor& x, const at::Tensor& angles) const {
+  return {.x = x.squeeze(1),
+          .qkv = qkv.weights(),
+          .num_heads = num_heads(),
+          .ready = [this, angles](const at::Tensor& packed) {
+            return turned(norms_.forward(packed), angles);
+          }};
+}
+
 at::Tensor StreamAttention::finish(const at::Tensor& attended) const {
   return tapped(proj->forward(attended));
 }
@@ -208,13 +318,7 @@ ops::SelfAttentionBody StreamAttention::body(const FastJoint& joint) const {
                               .length = joint.tokens.own_image,
                               .rule = norms_.rule({}, 0),
                               .keys = {.blocks = joint.tokens.image_blocks}};
-  if (joint.tokens.sequence->divides_tokens()) {
-    body.attend = [tokens = joint.tokens, heads = body.heads,
-                   rule = body.rule](const at::Tensor& packed) {
-      return attend_rows({ops::ruled_heads(*tokens.kernels, packed, heads, rule)}, heads,
-                         tokens)[0];
-    };
-  }
+  attend_among_ranks(joint.tokens, /*has_text=*/false, &body);
   return body;
 }
 
@@ -246,13 +350,22 @@ at::Tensor StreamBlock::project(const at::Tensor& x, const Tensors& m) const {
   return attn.project(first_norm(x, m));
 }
 
+nn::UnmadeStream StreamBlock::unmade(const at::Tensor& x, const Tensors& m,
+                                     const at::Tensor& angles) const {
+  return attn.unmade(first_norm(x, m), angles);
+}
+
 at::Tensor StreamBlock::finish(const at::Tensor& x, const Tensors& m, const at::Tensor& added,
                                const JointTokens& tokens) const {
   at::Tensor y = gated_sum(x, m[2], added);
   if (attn2) {
     const Tensors second = tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
-      const at::Tensor packed = attn2->project(modulated_norm(x, m[kSecond], m[kSecond + 1]));
-      return Tensors{attn2->finish(attend_jointly({packed}, tokens, /*is_turned=*/false)[0])};
+      const at::Tensor h = modulated_norm(x, m[kSecond], m[kSecond + 1]);
+      const Tensors attended =
+          tokens.sequence->makes_streams()
+              ? attend_unmade({attn2->unmade(h, /*angles=*/{})}, tokens)
+              : attend_jointly({attn2->project(h)}, tokens, /*is_turned=*/false);
+      return Tensors{attn2->finish(attended[0])};
     });
     y = gated_sum(y, m[kSecond + 2], second[0]);
   }
@@ -316,8 +429,14 @@ Tensors JointBlock::forward(const Tensors& streams, const JointInputs& inputs) c
   const Tensors m_image = of_tokens(x_block.modulation(inputs.condition), first, image.size(2));
   const Tensors m_text = context_block.modulation(of_rest(inputs.condition, first));
   const Tensors added = inputs.tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
-    const Tensors attended = attend_jointly(
-        {x_block.project(image, m_image), context_block.project(text, m_text)}, inputs.tokens);
+    const JointTokens& tokens = inputs.tokens;
+    const Tensors attended =
+        tokens.sequence->makes_streams()
+            ? attend_unmade({x_block.unmade(image, m_image, tokens.image_angles),
+                             context_block.unmade(text, m_text, /*angles=*/{})},
+                            tokens)
+            : attend_jointly({x_block.project(image, m_image), context_block.project(text, m_text)},
+                             tokens);
     return context_block.ends()
                ? Tensors{x_block.result(attended[0])}
                : Tensors{x_block.result(attended[0]), context_block.result(attended[1])};
@@ -343,13 +462,20 @@ ops::Block JointBlock::fast(const FastJoint& joint) const {
   ops::JointAttentionBody attention{
       .parts = {image.attention, text.attention}, .heads = x_block.num_heads(), .keys = joint.keys};
   if (joint.tokens.sequence->divides_tokens()) {
+    std::array<StreamRows, 2> rows;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      ops::JointAttentionBody::Part& part = attention.parts[i];
+      rows[i].rule = part.rule;
+      if (joint.tokens.sequence->makes_streams()) {
+        rows[i].qkv = taken(&part.qkv, &attention.gradients);
+      }
+    }
     attention.attend = [tokens = joint.tokens, heads = attention.heads,
-                        of_image = image.attention.rule,
-                        of_text = text.attention.rule](const std::array<at::Tensor, 2>& packed) {
-      ops::BlockKernels& kernels = *tokens.kernels;
-      const Tensors out = attend_rows({ops::ruled_heads(kernels, packed[0], heads, of_image),
-                                       ops::ruled_heads(kernels, packed[1], heads, of_text)},
-                                      heads, tokens);
+                        rows](const std::array<at::Tensor, 2>& packed) {
+      std::array<StreamRows, 2> streams = rows;
+      streams[0].rows = packed[0];
+      streams[1].rows = packed[1];
+      const Tensors out = attend_rows({streams[0], streams[1]}, heads, tokens);
       return std::array{out[0], out[1]};
     };
   }
@@ -399,15 +525,30 @@ at::Tensor ParallelBlock::forward(const at::Tensor& x, const JointInputs& inputs
   const JointTokens& tokens = inputs.tokens;
   const Tensors m = of_tokens(modulation.forward(inputs.condition), tokens.first, x.size(2));
   const int64_t hidden = x.size(-1) / linear1.group().size();
-  const at::Tensor both = linear1.forward(modulated_norm(x, m[0], m[1]));
-  const at::Tensor mlp = at::gelu(both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden), "tanh");
+  const at::Tensor h = modulated_norm(x, m[0], m[1]);
+  const bool makes_streams = tokens.sequence->makes_streams();
+  const at::Tensor both = makes_streams ? at::Tensor() : linear1.forward(h);
+  const at::Tensor hidden_pre = makes_streams
+                                    ? made_by(linear1.parts()[1], h)
+                                    : both.narrow(-1, 3 * hidden, both.size(-1) - 3 * hidden);
+  const at::Tensor mlp = at::gelu(hidden_pre, "tanh");
   const Tensors attended = tokens.sequence->branch(ops::BranchKind::kSpace, [&] {
-    const Tensors packed =
-        norms_.forward(both.narrow(-1, 0, 3 * hidden).squeeze(1).unflatten(-1, {3, -1, head_size_}))
-            .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
-    return Tensors{at::cat(attend_jointly(packed, tokens), 2)};
+    return Tensors{at::cat(
+        makes_streams
+            ? attend_unmade(
+                  unmade_streams(h, linear1.parts()[0], hidden / head_size_, tokens,
+                                 [this](const at::Tensor& all) { return norms_.forward(all); }),
+                  tokens)
+            : attend_jointly(split(both.narrow(-1, 0, 3 * hidden), tokens), tokens),
+        2)};
   });
   return tapped(gated_sum(x, m[2], linear2.forward(at::cat({attended[0], mlp}, -1))));
+}
+
+std::vector<at::Tensor> ParallelBlock::split(const at::Tensor& packed,
+                                             const JointTokens& tokens) const {
+  return norms_.forward(packed.squeeze(1).unflatten(-1, {3, -1, head_size_}))
+      .split_with_sizes({tokens.own_image, tokens.own_text}, 1);
 }
 
 ops::Block ParallelBlock::fast(const FastJoint& joint) const {
@@ -422,7 +563,7 @@ ops::Block ParallelBlock::fast(const FastJoint& joint) const {
                                        .rule = norms_.rule(joint),
                                        .keys = joint.keys},
                          .mlp = {.fc1 = first[1], .fc2 = second[1]}};
-  body.attention.attend = attention_among_ranks(tokens, num_heads, body.attention.rule);
+  attend_among_ranks(tokens, /*has_text=*/true, &body.attention);
   return {.branches = {{.body = std::move(body),
                         .seam = {.shift = 0, .scale = 1, .gate = 2},
                         .kept = joint.kept(ops::BranchKind::kSpace)}},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kinora/models/transformers/dit.h"
+#include "kinora/models/transformers/sliding_window.h"
 #include "kinora/nn/linear.h"
 #include "kinora/nn/mlp.h"
 #include "kinora/nn/module.h"
@@ -35,12 +36,18 @@ struct JointTokens {
   int64_t first = 0;
   /// int64 [B]: so many of a caption's tokens are read. Undefined: all.
   at::Tensor text_lengths{};
-  /// fp32 [N', D], for nn::rotated; undefined: positions are no rotation. Text is at position 0 of
-  /// every axis, and so not turned.
+  /// fp32 [ready_image(), D], for nn::rotated; undefined: positions are no rotation. Text is at
+  /// position 0 of every axis, and so not turned.
   at::Tensor image_angles{};
   /// Of all tokens, and of the image's alone; null: everyone attends to all.
   std::shared_ptr<const ops::BlockMask> blocks{};
   std::shared_ptr<const ops::BlockMask> image_blocks{};
+
+  /// Tokens whose queries and keys are normed and turned here: the own ones, or of some heads all.
+  [[nodiscard]] int64_t ready_image() const {
+    return sequence->makes_streams() ? image : own_image;
+  }
+  [[nodiscard]] int64_t ready_text() const { return sequence->makes_streams() ? text : own_text; }
 };
 
 /// What all blocks read beside the streams.
@@ -57,14 +64,19 @@ struct FastJoint {
 
   JointTokens tokens;
   diffusion::StepCache* cache = nullptr;  ///< of the pass; null: none
-  ops::HeadRule rotation{};               ///< cosines and sines [N' + L', D / 2]; undefined: none
-  ops::AttendedKeys keys{};               ///< of N + L, where attention is here
+  /// Cosines and sines [ready_image() + ready_text(), D / 2]; undefined: none.
+  ops::HeadRule rotation{};
+  ops::AttendedKeys keys{};  ///< of N + L, where attention is here
 
   /// ops::Branch::kept of the next branch, in order of use.
   [[nodiscard]] ops::KeptResult* kept(ops::BranchKind kind) const {
     return cache == nullptr ? nullptr : cache->next(kind);
   }
 };
+
+/// JointTokens::image_angles, of those of all of the image's tokens: [1, 1, N, D].
+[[nodiscard]] at::Tensor ready_angles(const JointTokens& tokens, const SlidingWindow* window,
+                                      const at::Tensor& angles);
 
 /// Of conditions, or what is made of them [V, ..]: those of all tokens but the image's first.
 /// first: JointTokens'.
@@ -76,10 +88,19 @@ struct FastJoint {
                                                      const JointTokens& tokens,
                                                      bool is_turned = true);
 
-/// ops::SelfAttentionBody::attend of rows that hold, of each sample, the image's tokens and then
-/// the text's; empty where all tokens are here. rule: of the rows.
-[[nodiscard]] std::function<at::Tensor(const at::Tensor& packed)> attention_among_ranks(
-    const JointTokens& tokens, int64_t heads, const ops::HeadRule& rule);
+/// h, [B, 1, N' + L', C], image before text, as streams whose queries, keys and values a sequence
+/// makes. normed: of [B, tokens, 3, H', D].
+[[nodiscard]] std::vector<nn::UnmadeStream> unmade_streams(
+    const at::Tensor& h, const ops::LinearWeights& qkv, int64_t num_heads,
+    const JointTokens& tokens, const std::function<at::Tensor(const at::Tensor&)>& normed);
+
+/// attend_jointly() of such streams.
+[[nodiscard]] std::vector<at::Tensor> attend_unmade(const std::vector<nn::UnmadeStream>& streams,
+                                                    const JointTokens& tokens);
+
+/// Has attention go among ranks, if they divide the tokens. body: of rows that hold, of each
+/// sample, the image's own tokens and, with text, then the text's.
+void attend_among_ranks(const JointTokens& tokens, bool has_text, ops::SelfAttentionBody* body);
 
 // Members that hold parameters are named as the keys of Stable Diffusion 3.
 // NOLINTBEGIN(readability-identifier-naming)
@@ -108,6 +129,8 @@ class StreamAttention : public nn::Module {
   StreamAttention(const TransformerConfig& config, bool ends);
   /// x: [B, 1, tokens, C]. Returns normed [B, tokens, 3, H, D].
   [[nodiscard]] at::Tensor project(const at::Tensor& x) const;
+  /// The same where the sequence makes them. angles: undefined, or of all tokens. Borrows this.
+  [[nodiscard]] nn::UnmadeStream unmade(const at::Tensor& x, const at::Tensor& angles) const;
   /// attended: [B, 1, tokens, C].
   [[nodiscard]] at::Tensor finish(const at::Tensor& attended) const;
   [[nodiscard]] bool ends() const { return !proj.has_value(); }
@@ -142,6 +165,8 @@ class StreamBlock : public nn::Module {
   /// The norm that attention reads.
   [[nodiscard]] static at::Tensor first_norm(const at::Tensor& x, const std::vector<at::Tensor>& m);
   [[nodiscard]] at::Tensor project(const at::Tensor& x, const std::vector<at::Tensor>& m) const;
+  [[nodiscard]] nn::UnmadeStream unmade(const at::Tensor& x, const std::vector<at::Tensor>& m,
+                                        const at::Tensor& angles) const;
   /// What attention adds to the stream, before its gate.
   [[nodiscard]] at::Tensor result(const at::Tensor& attended) const {
     return attn.finish(attended);
@@ -210,6 +235,10 @@ class ParallelBlock : public nn::Module {
   [[nodiscard]] std::vector<nn::Linear*> linears() { return {&linear1, &linear2}; }
 
  private:
+  /// What qkv has made, [B, 1, tokens, 3 C], normed, of image and text: [B, tokens, 3, H, D].
+  [[nodiscard]] std::vector<at::Tensor> split(const at::Tensor& packed,
+                                              const JointTokens& tokens) const;
+
   int64_t head_size_;  // D
   Modulation modulation;
   nn::Linear linear1;  // [3 C + M, C]: parts qkv, fc1

@@ -47,6 +47,13 @@ class KeptBranches : public nn::Sequence {
       const std::shared_ptr<const ops::BlockMask>& blocks) const override {
     return sequence_.stream_attention(kernels, packed, tokens, text_lengths, blocks);
   }
+  [[nodiscard]] bool makes_streams() const override { return sequence_.makes_streams(); }
+  [[nodiscard]] std::vector<at::Tensor> unmade_attention(
+      ops::BlockKernels* kernels, const std::vector<nn::UnmadeStream>& streams,
+      const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
+      const std::shared_ptr<const ops::BlockMask>& blocks) const override {
+    return sequence_.unmade_attention(kernels, streams, tokens, text_lengths, blocks);
+  }
   void add_up(const at::Tensor& numbers) const override { sequence_.add_up(numbers); }
 
  private:

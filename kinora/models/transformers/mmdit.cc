@@ -668,8 +668,7 @@ at::Tensor MMDiT::compute(const at::Tensor& x_t, const at::Tensor& t,
   if (!has_table(config().transformer)) {
     // Text is at position 0 of every axis.
     tokens.image_angles =
-        own_tokens(sequence(), window, angles(grid, shown, x_t.device()).unsqueeze(0))
-            .flatten(0, 2);
+        ready_angles(tokens, window, angles(grid, shown, x_t.device()).unsqueeze(0));
   }
   if (window != nullptr) {
     tokens.blocks = window->blocks();
