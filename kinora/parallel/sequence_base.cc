@@ -99,17 +99,21 @@ std::vector<at::Tensor> ShardedSequence::stream_attention(
     ops::BlockKernels* kernels, const std::vector<at::Tensor>& packed,
     const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
     const std::shared_ptr<const ops::BlockMask>& blocks) const {
-  // A stream as one frame, the tokens in dim 2.
   std::vector<at::Tensor> parts;
   for (size_t i = 0; i < packed.size(); ++i) {
-    check_part(packed[i].unsqueeze(1).flatten(3), tokens[i]);
-    parts.push_back(cleared(packed[i].unsqueeze(1), tokens[i]).squeeze(1));
+    parts.push_back(cleared_stream(packed[i], tokens[i]));
   }
   std::vector<at::Tensor> out = attend_own_streams(kernels, parts, tokens, text_lengths, blocks);
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = cleared(out[i].unsqueeze(1), tokens[i]).squeeze(1);
+    out[i] = cleared_stream(out[i], tokens[i]);
   }
   return out;
+}
+
+at::Tensor ShardedSequence::cleared_stream(const at::Tensor& part, int64_t tokens) const {
+  const at::Tensor frame = part.unsqueeze(1);  // the tokens in dim 2
+  check_part(frame.flatten(3), tokens);
+  return cleared(frame, tokens).squeeze(1);
 }
 
 std::vector<at::Tensor> ShardedSequence::attend_own_streams(
@@ -118,7 +122,7 @@ std::vector<at::Tensor> ShardedSequence::attend_own_streams(
     const std::shared_ptr<const ops::BlockMask>& /*blocks*/) const {
   throw_error(ErrorKind::kConfig,
               "[sequence] this scheme is not for attention of text and image together. Hint: "
-              "parallel.sequence_scheme auto, ulysses, fastseq, ring or usp");
+              "parallel.sequence_scheme auto, ulysses, ring or usp");
 }
 
 at::Tensor ShardedSequence::window_attention(const nn::SelfAttention& attention,

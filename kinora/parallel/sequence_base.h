@@ -72,10 +72,9 @@ class ShardedSequence : public nn::Sequence {
   /// Those of the own tokens: undefined or [T, s, D] of rotary [1 or T, 1 or S, D].
   [[nodiscard]] at::Tensor own_angles(const at::Tensor& rotary, int64_t num_frames,
                                       int64_t tokens_a_frame) const;
-  /// kShape unless the part [B, T, s, ..] is one of so many tokens a frame.
-  void check_part(const at::Tensor& part, int64_t tokens_a_frame) const;
-  /// With zeros in the tokens that fill up.
-  [[nodiscard]] at::Tensor cleared(const at::Tensor& part, int64_t tokens_a_frame) const;
+  /// The part [B, s, ..] of a stream of so many tokens, with zeros in those that fill up. kShape
+  /// unless it is one.
+  [[nodiscard]] at::Tensor cleared_stream(const at::Tensor& part, int64_t tokens) const;
   /// The packed projections of a part: [B, T, s, 3, H, D].
   [[nodiscard]] at::Tensor project(const nn::SelfAttention& attention, const at::Tensor& part,
                                    int64_t tokens_a_frame, const at::Tensor& rotary) const;
@@ -84,6 +83,10 @@ class ShardedSequence : public nn::Sequence {
                                  int64_t tokens_a_frame, const at::Tensor& rotary) const;
 
  private:
+  void check_part(const at::Tensor& part, int64_t tokens_a_frame) const;
+  /// With zeros in the tokens that fill up.
+  [[nodiscard]] at::Tensor cleared(const at::Tensor& part, int64_t tokens_a_frame) const;
+
   comm::Group group_;
 };
 

@@ -53,18 +53,16 @@ std::vector<at::Tensor> FastSeqSequence::unmade_attention(
     ops::BlockKernels* kernels, const std::vector<nn::UnmadeStream>& streams,
     const std::vector<int64_t>& tokens, const at::Tensor& text_lengths,
     const std::shared_ptr<const ops::BlockMask>& blocks) const {
-  // A stream as one frame, the tokens in dim 2.
   std::vector<at::Tensor> packed;
   for (size_t i = 0; i < streams.size(); ++i) {
     const auto& [x, qkv, num_heads, ready] = streams[i];
-    const at::Tensor part = x.unsqueeze(1);
-    check_part(part, tokens[i]);
-    packed.push_back(
-        ready(own_heads(cleared(part, tokens[i]), qkv, num_heads, tokens[i]).squeeze(1)));
+    const at::Tensor frame = cleared_stream(x, tokens[i]).unsqueeze(1);
+    packed.push_back(ready(own_heads(frame, qkv, num_heads, tokens[i]).squeeze(1)));
   }
   std::vector<at::Tensor> out = nn::attend_streams(kernels, packed, text_lengths, blocks);
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = cleared(back(out[i].unsqueeze(1), streams[i].x.size(1)), tokens[i]).squeeze(1);
+    const at::Tensor part = back(out[i].unsqueeze(1), streams[i].x.size(1)).squeeze(1);
+    out[i] = cleared_stream(part, tokens[i]);
   }
   return out;
 }

@@ -69,9 +69,8 @@ class Costs {
     if (has_rings && facts_.has_block_mask) {
       return "in rings all tokens attend to all, and windows leave some out";
     }
-    const bool divides_streams = !divides_linears && plan_.scheme != SequenceScheme::kDsp;
     if (facts_.frames_are_streams) {
-      if (!divides_streams) {
+      if (divides_linears || plan_.scheme == SequenceScheme::kDsp) {
         return "not for norms over all heads";
       }
       if (has_rings && facts_.tokens_a_frame % facts_.ranks != 0) {

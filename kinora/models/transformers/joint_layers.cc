@@ -43,26 +43,42 @@ at::Tensor turned(const at::Tensor& packed, const at::Tensor& angles) {
   return at::stack({nn::rotated(parts[0], each), nn::rotated(parts[1], each), parts[2]}, 2);
 }
 
-/// Attention of what is here of the streams, normed and turned [B, tokens, 3, H, D]; of the image
-/// alone, or of both. Returns [B, tokens, C] of each.
+/// What attention reads beside the streams: the image alone, or both.
+struct AttendedTokens {
+  std::vector<int64_t> counts;
+  at::Tensor text_lengths{};
+  std::shared_ptr<const ops::BlockMask> blocks;
+
+  AttendedTokens(const JointTokens& tokens, size_t num_streams)
+      : counts{tokens.image}, blocks(tokens.image_blocks) {
+    if (num_streams > 1) {
+      counts.push_back(tokens.text);
+      text_lengths = tokens.text_lengths;
+      blocks = tokens.blocks;
+    }
+  }
+};
+
+/// Attention of what is here of the streams, normed and turned [B, tokens, 3, H, D]. Returns [B,
+/// tokens, C] of each.
 Tensors attend_made(ops::BlockKernels* kernels, const Tensors& packed, const JointTokens& tokens) {
-  const bool has_text = packed.size() > 1;
-  return tokens.sequence->stream_attention(
-      kernels, packed,
-      has_text ? std::vector{tokens.image, tokens.text} : std::vector{tokens.image},
-      has_text ? tokens.text_lengths : at::Tensor(),
-      has_text ? tokens.blocks : tokens.image_blocks);
+  const auto [counts, lengths, blocks] = AttendedTokens(tokens, packed.size());
+  return tokens.sequence->stream_attention(kernels, packed, counts, lengths, blocks);
 }
 
 /// The same of what they are made of.
 Tensors attend_unmade(ops::BlockKernels* kernels, const std::vector<nn::UnmadeStream>& streams,
                       const JointTokens& tokens) {
-  const bool has_text = streams.size() > 1;
-  return tokens.sequence->unmade_attention(
-      kernels, streams,
-      has_text ? std::vector{tokens.image, tokens.text} : std::vector{tokens.image},
-      has_text ? tokens.text_lengths : at::Tensor(),
-      has_text ? tokens.blocks : tokens.image_blocks);
+  const auto [counts, lengths, blocks] = AttendedTokens(tokens, streams.size());
+  return tokens.sequence->unmade_attention(kernels, streams, counts, lengths, blocks);
+}
+
+/// [B, tokens, C] of each as one frame.
+Tensors as_frames(Tensors parts) {
+  for (at::Tensor& part : parts) {
+    part = part.unsqueeze(1);
+  }
+  return parts;
 }
 
 /// A stream on the fast path: how its rows [B tokens, ..] become queries, keys and values.
@@ -166,11 +182,7 @@ std::vector<at::Tensor> attend_jointly(std::vector<at::Tensor> packed, const Joi
   if (is_turned) {
     packed[0] = turned(packed[0], tokens.image_angles);
   }
-  Tensors out = attend_made(nullptr, packed, tokens);
-  for (at::Tensor& part : out) {
-    part = part.unsqueeze(1);
-  }
-  return out;
+  return as_frames(attend_made(nullptr, packed, tokens));
 }
 
 std::vector<nn::UnmadeStream> unmade_streams(
@@ -192,11 +204,7 @@ std::vector<nn::UnmadeStream> unmade_streams(
 
 std::vector<at::Tensor> attend_unmade(const std::vector<nn::UnmadeStream>& streams,
                                       const JointTokens& tokens) {
-  Tensors out = attend_unmade(nullptr, streams, tokens);
-  for (at::Tensor& part : out) {
-    part = part.unsqueeze(1);
-  }
-  return out;
+  return as_frames(attend_unmade(nullptr, streams, tokens));
 }
 
 void attend_among_ranks(const JointTokens& tokens, bool has_text, ops::SelfAttentionBody* body) {
