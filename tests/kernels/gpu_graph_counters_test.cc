@@ -8,6 +8,7 @@
 
 #include "kinora/kernels/cuda/graph_memsets.h"
 #include "tests/kernels/device_array.h"
+#include "tests/kernels/graph_nodes.h"
 
 namespace kinora::kernels {
 namespace gpu_graph_counters_test {
@@ -54,17 +55,7 @@ class GpuGraphCountersTest : public GpuTest {
   int64_t finish() {
     EXPECT_EQ(cudaStreamEndCapture(stream_, &graph_), cudaSuccess);
     EXPECT_EQ(cuda::drop_repeated_clears(graph_), cudaSuccess);
-    size_t count = 0;
-    EXPECT_EQ(cudaGraphGetNodes(graph_, nullptr, &count), cudaSuccess);
-    std::vector<cudaGraphNode_t> nodes(count);
-    EXPECT_EQ(cudaGraphGetNodes(graph_, nodes.data(), &count), cudaSuccess);
-    return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
-      cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-      cudaMemsetParams memset = {};
-      EXPECT_EQ(cudaGraphNodeGetType(node, &type), cudaSuccess);
-      return type == cudaGraphNodeTypeMemset &&
-             cudaGraphMemsetNodeGetParams(node, &memset) == cudaSuccess && memset.value == 0;
-    });
+    return std::ranges::count(memsets_of(graph_), 0U, &cudaMemsetParams::value);
   }
   /// After the graph has run several times.
   std::vector<uint32_t> results() {

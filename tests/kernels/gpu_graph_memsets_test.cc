@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "tests/kernels/device_array.h"
+#include "tests/kernels/graph_nodes.h"
 
 namespace kinora::kernels {
 namespace gpu_graph_memsets_test {
@@ -18,18 +18,6 @@ struct Memset {
   size_t bytes;
   int value;
 };
-
-int64_t num_memsets(cudaGraph_t graph) {
-  size_t count = 0;
-  EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &count), cudaSuccess);
-  std::vector<cudaGraphNode_t> nodes(count);
-  EXPECT_EQ(cudaGraphGetNodes(graph, nodes.data(), &count), cudaSuccess);
-  return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
-    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    EXPECT_EQ(cudaGraphNodeGetType(node, &type), cudaSuccess);
-    return type == cudaGraphNodeTypeMemset;
-  });
-}
 
 // They overlap, so that their order shows.
 TEST_F(GpuGraphMemsetsTest, ShortOnesOfWholeWordsBecomeKernelsThatDoTheSame) {
@@ -53,10 +41,10 @@ TEST_F(GpuGraphMemsetsTest, ShortOnesOfWholeWordsBecomeKernelsThatDoTheSame) {
   }
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(num_memsets(graph), std::ssize(kReplaced) + std::ssize(kKept));
+  ASSERT_EQ(std::ssize(memsets_of(graph)), std::ssize(kReplaced) + std::ssize(kKept));
 
   EXPECT_EQ(cuda::replace_memsets(graph), cudaSuccess);
-  EXPECT_EQ(num_memsets(graph), std::ssize(kKept));
+  EXPECT_EQ(std::ssize(memsets_of(graph)), std::ssize(kKept));
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);

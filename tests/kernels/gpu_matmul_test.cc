@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -13,6 +12,7 @@
 #include "kinora/kernels/elements.h"
 #include "kinora/kernels/matmul_cache.h"
 #include "tests/kernels/device_array.h"
+#include "tests/kernels/graph_nodes.h"
 #include "tests/kernels/matmul_case.h"
 
 namespace kinora::kernels::matmul_test {
@@ -388,19 +388,6 @@ TEST_F(GpuMatmulTest, CapturesWithoutSearch) {
   c.check();
 }
 
-/// Nodes of a graph that are memsets.
-int64_t num_memsets(cudaGraph_t graph) {
-  size_t count = 0;
-  EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &count), cudaSuccess);
-  std::vector<cudaGraphNode_t> nodes(count);
-  EXPECT_EQ(cudaGraphGetNodes(graph, nodes.data(), &count), cudaSuccess);
-  return std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
-    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    EXPECT_EQ(cudaGraphNodeGetType(node, &type), cudaSuccess);
-    return type == cudaGraphNodeTypeMemset;
-  });
-}
-
 TEST_F(GpuMatmulTest, RecordedProductsShareAMemset) {
   constexpr int kProducts = 70;  // of two memsets of all
   const MatmulProblem problem{.m = 4096,
@@ -431,9 +418,9 @@ TEST_F(GpuMatmulTest, RecordedProductsShareAMemset) {
   }
   cudaGraph_t graph = nullptr;
   KINORA_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
-  const int64_t before = num_memsets(graph);
+  const int64_t before = std::ssize(memsets_of(graph));
   EXPECT_EQ(cuda::drop_repeated_clears(graph), cudaSuccess);
-  const int64_t after = num_memsets(graph);
+  const int64_t after = std::ssize(memsets_of(graph));
   std::printf("%s: %lld memsets, then %lld\n", matmul.report().front().c_str(),
               static_cast<long long>(before), static_cast<long long>(after));
   if (before > kProducts + 2) {

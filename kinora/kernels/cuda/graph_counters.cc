@@ -1,6 +1,5 @@
 #include "kinora/kernels/cuda/graph_counters.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <mutex>
 #include <set>

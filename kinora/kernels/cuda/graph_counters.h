@@ -6,10 +6,10 @@
 
 namespace kinora::kernels::cuda {
 
-/// Small workspaces for the products and attention that CUDA graphs record. cuBLASLt and cuDNN
-/// clear a counter of 4 bytes before most kernels of many tiles, which takes a kernel's time
-/// between two kernels of a graph. Where each counts in a place of its own, one memset clears them
-/// all, and drop_repeated_clears() takes the others away.
+/// Small workspaces for the products that CUDA graphs record. cuBLASLt clears a counter of 4 bytes
+/// before most products of many tiles, which takes a kernel's time between two kernels of a graph.
+/// Where each counts in a place of its own, one memset clears them all, and drop_repeated_clears()
+/// takes the others away.
 ///
 /// Of the device that is current when it is made. As with any workspace, what is recorded runs one
 /// after the other, and no graph with it runs once it is gone.
